@@ -1,0 +1,131 @@
+"""The sample: one prompt with one response, from the data source to the optimizer step.
+
+What lives here: plain data that every part of the engine exchanges. What does not: columns
+(`relax_engine.stream.columns`), configuration (`relax_engine.config`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Message = dict[str, Any]
+
+
+class SampleStatus(enum.StrEnum):
+    """Where a sample's generation stands."""
+
+    PENDING = "pending"
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"
+    ABORTED = "aborted"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class WeightVersionSpan:
+    """Response tokens `[start, end)` were sampled from the weights of `version`."""
+
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class Sample:
+    """One response to one prompt.
+
+    `group_index` names the prompt group (its `n_samples_per_prompt` samples), `index` the logical
+    sample. `tokens` are prompt and response ids; `loss_mask` and `rollout_log_probs` have one entry
+    per response token, and log-probs are natural logarithms under the *sampling* distribution.
+    """
+
+    group_index: int = 0
+    index: int = 0
+    prompt: str | list[Message] = ""
+    tokens: list[int] = field(default_factory=list)
+    rollout_tokens: list[int] = field(default_factory=list)
+    multimodal_inputs: dict[str, Any] | None = None
+    multimodal_train_inputs: dict[str, Any] | None = None
+    response: str = ""
+    response_length: int = 0
+    label: str | None = None
+    reward: float | dict[str, Any] | list[float] | None = None
+    custom_advantage: float | None = None
+    loss_mask: list[int] | None = None
+    weight_versions: list[WeightVersionSpan] = field(default_factory=list)
+    rollout_log_probs: list[float] | None = None
+    rollout_routed_experts: Any | None = None
+    remove_sample: bool = False
+    abort_count: int = 0
+    status: SampleStatus = SampleStatus.PENDING
+    metadata: dict[str, Any] = field(default_factory=dict)
+    generate_function_path: str | None = None
+    train_metadata: dict[str, Any] | None = None
+    session_id: str | None = None
+    non_generation_time: float = 0.0
+
+    @property
+    def prompt_length(self) -> int:
+        """Number of prompt tokens."""
+        return len(self.tokens) - self.response_length
+
+    @property
+    def effective_response_length(self) -> int:
+        """Number of response tokens that count in the loss."""
+        return self.response_length if self.loss_mask is None else sum(self.loss_mask)
+
+    @property
+    def first_version(self) -> int | None:
+        """Weight version that produced the first response token; None before generation."""
+        return self.weight_versions[0].version if self.weight_versions else None
+
+    def get_reward_value(self, reward_key: str | None = None) -> float:
+        """The scalar reward; `reward_key` picks the entry of a dict reward.
+
+        Raises:
+            ValueError: the sample was not scored, or the key is missing.
+        """
+        reward = self.reward
+        if reward is None:
+            raise ValueError(f"sample {self.index} (group {self.group_index}) has no reward")
+        if isinstance(reward, Mapping):
+            if reward_key is None:
+                raise ValueError(
+                    f"sample {self.index}: the reward is a dict with keys {sorted(reward)}; name one with --reward-key"
+                )
+            if reward_key not in reward:
+                raise ValueError(f"sample {self.index}: --reward-key {reward_key!r} is not among {sorted(reward)}")
+            reward = reward[reward_key]
+        if isinstance(reward, list):
+            raise ValueError(f"sample {self.index}: a list reward has no single value")
+        return float(reward)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dictionary (media inputs excepted); inverse of `from_dict`."""
+        data = dataclasses.asdict(self)
+        data["status"] = self.status.value
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Sample:
+        """Build a sample from `to_dict`'s output.
+
+        Raises:
+            TypeError: an unknown field.
+        """
+        values = dict(data)
+        values["status"] = SampleStatus(values.get("status", "pending"))
+        values["weight_versions"] = [
+            span if isinstance(span, WeightVersionSpan) else WeightVersionSpan(**span)
+            for span in values.get("weight_versions", [])
+        ]
+        return cls(**values)
+
+
+SampleGroup = list[Sample]
+
+ProgressCallback = Callable[[int, int], None]
