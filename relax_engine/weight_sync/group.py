@@ -1,0 +1,98 @@
+"""A torch.distributed group between processes that are not ranks of one job.
+
+The trainer hosts a TCP store and is rank 0; engines and forward-only roles join by address. The
+group is independent of each process's own default group.
+"""
+
+from __future__ import annotations
+
+import datetime
+import socket
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, ProcessGroup, TCPStore
+
+from relax_engine.errors import RelaxError
+
+
+class GroupInitError(RelaxError):
+    """A member did not join in time, or the store could not be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAddress:
+    """Where a weight-update group meets: what a member needs in order to join."""
+
+    host: str
+    port: int
+    name: str
+    world_size: int
+    backend: str
+
+
+def default_backend() -> str:
+    """`nccl` where CUDA is present, `gloo` elsewhere."""
+    return "nccl" if torch.cuda.is_available() else "gloo"
+
+
+def free_port(host: str = "") -> int:
+    """A TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def join_group(address: GroupAddress, rank: int, *, timeout_s: float, store: TCPStore | None = None) -> ProcessGroup:
+    """Join `address` as `rank`; returns once every member is there.
+
+    Rank 0 hosts the store (pass `store` to reuse one that already listens).
+
+    Raises:
+        GroupInitError: someone did not join within `timeout_s` seconds.
+    """
+    timeout = datetime.timedelta(seconds=timeout_s)
+    try:
+        if store is None:
+            store = TCPStore(address.host, address.port, is_master=rank == 0, timeout=timeout, wait_for_workers=False)
+        prefixed = PrefixStore(address.name, store)
+        # A lost peer must surface by name before gloo's own, anonymous timeout.
+        prefixed.set(f"member_{rank}", "here")
+        missing = _missing_members(prefixed, address.world_size, timeout)
+        if missing:
+            raise GroupInitError(
+                f"weight-update group {address.name!r}: ranks {missing} of {address.world_size} did not join "
+                f"{address.host}:{address.port} within {timeout_s:g} s"
+            )
+        group, _ = dist.distributed_c10d._new_process_group_helper(
+            address.world_size,
+            rank,
+            [],
+            dist.distributed_c10d.Backend(address.backend),
+            prefixed,
+            group_name=address.name,
+            timeout=timeout,
+        )
+    except (dist.DistError, RuntimeError, TimeoutError) as error:
+        raise GroupInitError(
+            f"weight-update group {address.name!r}: rank {rank} could not join {address.host}:{address.port} "
+            f"within {timeout_s:g} s: {error}"
+        ) from error
+    dist.distributed_c10d._world.pg_group_ranks[group] = {member: member for member in range(address.world_size)}
+    return group
+
+
+def _missing_members(store: PrefixStore, world_size: int, timeout: datetime.timedelta) -> list[int]:
+    """Ranks that have not signed in when `timeout` has passed."""
+    keys = [f"member_{rank}" for rank in range(world_size)]
+    try:
+        store.wait(keys, timeout)
+    except dist.DistStoreError:
+        return [rank for rank, key in enumerate(keys) if not store.check([key])]
+    return []
+
+
+def leave_group(group: ProcessGroup) -> None:
+    """Destroy a group made by `join_group`."""
+    dist.destroy_process_group(group)
