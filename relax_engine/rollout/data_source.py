@@ -1,0 +1,177 @@
+"""The order in which prompts are seen: epochs, shuffling, tokenisation and an exact resume.
+
+The order is a function of (file contents, seed, epoch) alone, so a position is three integers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from relax_engine.rollout.prompts import PromptDataError, messages_of, read_prompts
+from relax_engine.types import Sample, SampleGroup
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class DataSettings:
+    """How rows become prompts."""
+
+    prompt_data: str
+    input_key: str = "input"
+    label_key: str | None = None
+    metadata_key: str | None = None
+    apply_chat_template: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+    system_prompt: str | None = None
+    shuffle: bool = False
+    seed: int = 42
+    max_prompt_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataPosition:
+    """Where the source stands: groups handed out, counted from the start of the run."""
+
+    epoch: int = 0
+    offset: int = 0
+    group_index: int = 0
+    fingerprint: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return asdict(self)
+
+
+class PromptDataSource:
+    """Hands out prompt groups in a reproducible order.
+
+    Invariant: after `group_index` groups of a data set with N rows, `epoch * N + offset ==
+    group_index`. Example, N = 3: take 2 -> (0, 2, 2); take 2 -> (1, 1, 4).
+    """
+
+    def __init__(self, settings: DataSettings, tokenizer: PreTrainedTokenizerBase, samples_per_group: int) -> None:
+        self.settings = settings
+        self.tokenizer = tokenizer
+        self.samples_per_group = samples_per_group
+        wanted = [key for key in (settings.input_key, settings.label_key) if key]
+        self._table: pa.Table = read_prompts(settings.prompt_data, columns=wanted)
+        self.fingerprint = _fingerprint(self._table, settings)
+        self._position = DataPosition(fingerprint=self.fingerprint)
+        self._order = self._epoch_order(0)
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    @property
+    def position(self) -> DataPosition:
+        """The position after everything handed out so far."""
+        return self._position
+
+    def restore(self, position: dict[str, Any]) -> None:
+        """Continue from a saved position.
+
+        Raises:
+            PromptDataError: the data are not those of the saved run.
+        """
+        saved = DataPosition(**position)
+        if saved.fingerprint != self.fingerprint:
+            raise PromptDataError(
+                f"--prompt-data {self.settings.prompt_data!r} changed since the checkpoint was written "
+                f"(fingerprint {self.fingerprint[:12]}, saved {saved.fingerprint[:12]}): resume with the same rows, "
+                "keys, seed and --rollout-shuffle, or start a new run with another --save"
+            )
+        self._position = saved
+        self._order = self._epoch_order(saved.epoch)
+
+    def get_groups(self, count: int) -> list[SampleGroup]:
+        """The next `count` prompt groups, each with `samples_per_group` pending samples."""
+        return [self._next_group() for _ in range(count)]
+
+    def _next_group(self) -> SampleGroup:
+        position = self._position
+        epoch, offset = position.epoch, position.offset
+        if offset == len(self):
+            epoch, offset = epoch + 1, 0
+            self._order = self._epoch_order(epoch)
+        group = self._make_group(int(self._order[offset]), position.group_index)
+        self._position = DataPosition(epoch, offset + 1, position.group_index + 1, self.fingerprint)
+        return group
+
+    def _make_group(self, row: int, group_index: int) -> SampleGroup:
+        settings = self.settings
+        record = self._table.slice(row, 1).to_pylist()[0]
+        prompt = messages_of(record[settings.input_key], row)
+        if settings.system_prompt and not isinstance(prompt, str):
+            prompt = [{"role": "system", "content": settings.system_prompt}, *prompt]
+        tokens = self._encode(prompt, row)
+        label = record[settings.label_key] if settings.label_key else None
+        if label is not None and not isinstance(label, str):
+            raise PromptDataError(
+                f"row {row}: label {label!r} is {type(label).__name__}, not a string; convert the column "
+                f"{settings.label_key!r} first (`relax data convert`)"
+            )
+        metadata = _metadata(record.get(settings.metadata_key)) if settings.metadata_key else {}
+        first = group_index * self.samples_per_group
+        return [
+            Sample(
+                group_index=group_index,
+                index=first + member,
+                prompt=prompt,
+                tokens=list(tokens),
+                label=label,
+                metadata=dict(metadata),
+            )
+            for member in range(self.samples_per_group)
+        ]
+
+    def _encode(self, prompt: str | list[dict[str, Any]], row: int) -> list[int]:
+        settings = self.settings
+        if settings.apply_chat_template:
+            messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+            text = self.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **(settings.chat_template_kwargs or {})
+            )
+        elif isinstance(prompt, str):
+            text = prompt
+        else:
+            raise PromptDataError(f"row {row}: the prompt is a list of messages; pass --apply-chat-template")
+        tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        limit = settings.max_prompt_tokens
+        if limit is not None and len(tokens) > limit:
+            raise PromptDataError(
+                f"row {row} of {settings.prompt_data!r}: the prompt has {len(tokens)} tokens, the limit is {limit}; "
+                "raise --rollout-max-prompt-len (within the model's context) or drop the row"
+            )
+        return tokens
+
+    def _epoch_order(self, epoch: int) -> np.ndarray:
+        if not self.settings.shuffle:
+            return np.arange(len(self))
+        return np.random.default_rng([self.settings.seed, epoch]).permutation(len(self))
+
+
+def _metadata(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        value = json.loads(value)
+    if isinstance(value, dict):
+        return value
+    raise PromptDataError(f"metadata must be a struct or a JSON object, got {type(value).__name__}")
+
+
+def _fingerprint(table: pa.Table, settings: DataSettings) -> str:
+    """Digest of the rows' contents and of what decides their order."""
+    keys = [key for key in (settings.input_key, settings.label_key) if key]
+    digest = hashlib.sha256(json.dumps([keys, settings.shuffle, settings.seed]).encode())
+    for batch in table.select(keys).combine_chunks().to_batches():
+        digest.update(batch.serialize())
+    return digest.hexdigest()
