@@ -1,0 +1,155 @@
+"""Model families: what a Hugging Face `config.json` says about the architecture.
+
+What lives here: `ModelSpec`, the architecture facts that the training backend and the weight
+mapping need, and one reader per family. What does not: parameter names and layouts
+(`relax_engine.checkpoint.mapping`), Megatron classes (`relax_engine.backends.megatron`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+HfConfig = Mapping[str, Any]
+
+
+class UnknownArchitectureError(ValueError):
+    """The checkpoint's architecture has no family here."""
+
+
+class UnsupportedModelError(ValueError):
+    """The family is known, but this configuration of it is not supported."""
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Rotary position embedding.
+
+    `theta` is the base period. `scaling_factor` None means plain RoPE; otherwise frequencies are
+    rescaled as Llama 3.1 does (`rope_type: llama3`), with the remaining fields in that formula.
+    """
+
+    theta: float
+    scaling_factor: float | None = None
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position_embeddings: int = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A dense decoder-only transformer: RMSNorm, rotary attention with grouped KV heads, SwiGLU.
+
+    Sizes are element counts. `dtype` is the checkpoint's name for it (`float32`, `bfloat16`, ...).
+    """
+
+    architecture: str
+    num_layers: int
+    hidden_size: int
+    ffn_hidden_size: int
+    num_attention_heads: int
+    num_query_groups: int
+    head_dim: int
+    vocab_size: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope: RopeSpec
+    tie_word_embeddings: bool
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    dtype: str = "float32"
+
+
+def model_spec(hf_config: HfConfig) -> ModelSpec:
+    """The architecture described by a `config.json`.
+
+    Raises:
+        UnknownArchitectureError: no family of that name; the message lists the supported ones.
+        UnsupportedModelError: a feature of the configuration is not supported, or a key is missing.
+    """
+    architectures = hf_config.get("architectures") or []
+    name = architectures[0] if architectures else None
+    if name not in FAMILIES:
+        shown = "none (config.json has no 'architectures')" if name is None else repr(name)
+        raise UnknownArchitectureError(f"unknown model architecture {shown}; supported: {', '.join(sorted(FAMILIES))}")
+    try:
+        return FAMILIES[name](name, hf_config)
+    except KeyError as error:
+        raise UnsupportedModelError(f"config.json of {name} lacks the key {error}") from error
+
+
+def _read_rope(name: str, config: HfConfig) -> RopeSpec:
+    """RoPE from either spelling: `rope_theta` + `rope_scaling`, or transformers 5's `rope_parameters`."""
+    parameters: dict[str, Any] = dict(config.get("rope_scaling") or {})
+    parameters.update(config.get("rope_parameters") or {})
+    theta = float(parameters.get("rope_theta", config.get("rope_theta", 10000.0)))
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    if float(parameters.get("partial_rotary_factor", config.get("partial_rotary_factor") or 1.0)) != 1.0:
+        raise UnsupportedModelError(f"{name}: partial rotary embeddings are not supported (partial_rotary_factor != 1)")
+    if kind == "default":
+        return RopeSpec(theta)
+    if kind == "llama3":
+        return RopeSpec(
+            theta,
+            scaling_factor=float(parameters["factor"]),
+            low_freq_factor=float(parameters["low_freq_factor"]),
+            high_freq_factor=float(parameters["high_freq_factor"]),
+            original_max_position_embeddings=int(parameters["original_max_position_embeddings"]),
+        )
+    raise UnsupportedModelError(
+        f"{name}: RoPE scaling of type {kind!r} is not supported (supported: 'default', 'llama3'); "
+        "remove rope_scaling from config.json to train within the unscaled context"
+    )
+
+
+def _read_dense(name: str, config: HfConfig) -> ModelSpec:
+    """The part that Llama, Qwen2 and Qwen3 share."""
+    if config.get("hidden_act", "silu") != "silu":
+        raise UnsupportedModelError(f"{name}: activation {config['hidden_act']!r} is not supported (supported: 'silu')")
+    if config.get("use_sliding_window"):
+        raise UnsupportedModelError(f"{name}: sliding-window attention is not supported (use_sliding_window: true)")
+    if config.get("mlp_bias"):
+        raise UnsupportedModelError(f"{name}: biases in the MLP are not supported (mlp_bias: true)")
+    heads = int(config["num_attention_heads"])
+    hidden = int(config["hidden_size"])
+    groups = int(config.get("num_key_value_heads") or heads)
+    if heads % groups:
+        raise UnsupportedModelError(f"{name}: {heads} attention heads are not a multiple of {groups} key/value heads")
+    return ModelSpec(
+        architecture=name,
+        num_layers=int(config["num_hidden_layers"]),
+        hidden_size=hidden,
+        ffn_hidden_size=int(config["intermediate_size"]),
+        num_attention_heads=heads,
+        num_query_groups=groups,
+        head_dim=int(config.get("head_dim") or hidden // heads),
+        vocab_size=int(config["vocab_size"]),
+        max_position_embeddings=int(config["max_position_embeddings"]),
+        rms_norm_eps=float(config["rms_norm_eps"]),
+        rope=_read_rope(name, config),
+        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+        dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
+    )
+
+
+def _read_without_attention_bias(name: str, config: HfConfig) -> ModelSpec:
+    if config.get("attention_bias"):
+        raise UnsupportedModelError(f"{name}: biases in attention are not supported (attention_bias: true)")
+    return _read_dense(name, config)
+
+
+def _read_qwen2(name: str, config: HfConfig) -> ModelSpec:
+    return dataclasses.replace(_read_dense(name, config), qkv_bias=True)
+
+
+def _read_qwen3(name: str, config: HfConfig) -> ModelSpec:
+    return dataclasses.replace(_read_without_attention_bias(name, config), qk_norm=True)
+
+
+FAMILIES: dict[str, Callable[[str, HfConfig], ModelSpec]] = {
+    "LlamaForCausalLM": _read_without_attention_bias,
+    "Qwen2ForCausalLM": _read_qwen2,
+    "Qwen3ForCausalLM": _read_qwen3,
+}

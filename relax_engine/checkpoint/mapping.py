@@ -1,0 +1,247 @@
+"""Hugging Face weights <-> Megatron parameters, tensor by tensor, in pure torch.
+
+What lives here: for each Megatron parameter the Hugging Face tensors it is made of, how to merge
+and split them, and how it is sharded over tensor-parallel ranks. What does not: reading or writing
+files, process groups, Megatron itself.
+
+"Full" tensors are whole (unsharded) parameters. Megatron names are those of `GPTModel` without
+Transformer Engine, e.g. `decoder.layers.3.self_attention.linear_qkv.weight`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from relax_engine.checkpoint.families import ModelSpec
+
+
+class Layout(Enum):
+    """How a parameter is built from its parts and cut over tensor-parallel ranks."""
+
+    REPLICATED = "replicated"  # the same on every rank
+    ROWS = "rows"  # cut along dimension 0
+    COLUMNS = "columns"  # cut along dimension 1
+    VOCAB = "vocab"  # as ROWS; rows padded with zeros to a multiple of the rank count
+    QKV = "qkv"  # q, k, v interleaved by query group; cut between groups
+    GATE_UP = "gate_up"  # gate above up; a rank holds its slice of gate above its slice of up
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterMapping:
+    """One Megatron parameter and the Hugging Face tensors that make it, in merge order."""
+
+    name: str
+    hf_names: tuple[str, ...]
+    layout: Layout
+    shape: tuple[int, ...]
+
+
+class WeightMappingError(ValueError):
+    """Tensors that do not fit the model: missing, unexpected, repeated, or of the wrong shape."""
+
+
+class WeightMap:
+    """The parameters of one model, in Megatron's order.
+
+    Stateless; `Assembler` holds the state of one pass from Hugging Face tensors to parameters.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self.parameters: dict[str, ParameterMapping] = {p.name: p for p in _parameters(spec)}
+        self.owner: dict[str, ParameterMapping] = {
+            hf_name: p for p in self.parameters.values() for hf_name in p.hf_names
+        }
+
+    def hf_names(self) -> list[str]:
+        """All Hugging Face names in the order `split` over `parameters` yields them."""
+        return list(self.owner)
+
+    def ignores(self, hf_name: str) -> bool:
+        """Whether a checkpoint may carry this tensor although the model has no use for it."""
+        tied_head = self.spec.tie_word_embeddings and hf_name == "lm_head.weight"
+        return tied_head or hf_name.endswith("rotary_emb.inv_freq")
+
+    def merge(self, name: str, parts: Sequence[Tensor]) -> Tensor:
+        """The full parameter `name` from its Hugging Face parts, in `hf_names` order.
+
+        Raises:
+            WeightMappingError: the parts do not give the parameter's shape.
+        """
+        mapping = self.parameters[name]
+        if mapping.layout is Layout.QKV:
+            full = _interleave_qkv(self.spec, parts)
+        else:
+            full = parts[0] if len(parts) == 1 else torch.cat(list(parts))
+        if tuple(full.shape) != mapping.shape:
+            shapes = ", ".join(f"{n} {tuple(p.shape)}" for n, p in zip(mapping.hf_names, parts, strict=True))
+            raise WeightMappingError(f"{name} needs shape {mapping.shape}, the checkpoint has {shapes}")
+        return full
+
+    def split(self, name: str, full: Tensor) -> list[tuple[str, Tensor]]:
+        """The Hugging Face tensors of a full parameter; inverse of `merge`. Unfused ones are views."""
+        mapping = self.parameters[name]
+        if mapping.layout is Layout.QKV:
+            parts = _separate_qkv(self.spec, full)
+        elif mapping.layout is Layout.GATE_UP:
+            parts = list(full.chunk(2))
+        else:
+            parts = [full]
+        return list(zip(mapping.hf_names, parts, strict=True))
+
+    def shard(self, name: str, full: Tensor, rank: int, size: int) -> Tensor:
+        """The slice of a full parameter that tensor-parallel rank `rank` of `size` holds.
+
+        Raises:
+            WeightMappingError: the parameter cannot be cut into `size` equal slices.
+        """
+        layout = self.parameters[name].layout
+        if size == 1 or layout is Layout.REPLICATED:
+            return full
+        self._check_divisible(name, size)
+        if layout is Layout.COLUMNS:
+            return full.chunk(size, dim=1)[rank]
+        if layout is Layout.GATE_UP:
+            return torch.cat([half.chunk(size)[rank] for half in full.chunk(2)])
+        if layout is Layout.VOCAB:
+            rows = padded_vocab_size(self.spec.vocab_size, size) // size
+            own = full[rank * rows : (rank + 1) * rows]
+            return torch.cat([own, own.new_zeros(rows - len(own), *own.shape[1:])]) if len(own) < rows else own
+        return full.chunk(size)[rank]
+
+    def unshard(self, name: str, shards: Sequence[Tensor]) -> Tensor:
+        """The full parameter from the slices of all tensor-parallel ranks; inverse of `shard`."""
+        layout = self.parameters[name].layout
+        if len(shards) == 1 or layout is Layout.REPLICATED:
+            return shards[0]
+        if layout is Layout.COLUMNS:
+            return torch.cat(list(shards), dim=1)
+        if layout is Layout.GATE_UP:
+            halves = [shard.chunk(2) for shard in shards]
+            return torch.cat([gate for gate, _ in halves] + [up for _, up in halves])
+        full = torch.cat(list(shards))
+        return full[: self.spec.vocab_size] if layout is Layout.VOCAB else full
+
+    def _check_divisible(self, name: str, size: int) -> None:
+        mapping = self.parameters[name]
+        if mapping.layout is Layout.QKV and self.spec.num_query_groups % size:
+            raise WeightMappingError(
+                f"{name}: {self.spec.num_query_groups} key/value heads cannot be shared by {size} tensor-parallel "
+                f"ranks; choose --tensor-model-parallel-size among the divisors of {self.spec.num_query_groups}"
+            )
+        units = {
+            Layout.COLUMNS: mapping.shape[-1],
+            Layout.GATE_UP: mapping.shape[0] // 2,
+            Layout.ROWS: mapping.shape[0],
+        }.get(mapping.layout, size)
+        if units % size:
+            raise WeightMappingError(f"{name}: size {units} is not divisible by {size} tensor-parallel ranks")
+
+
+class Assembler:
+    """Merges a stream of Hugging Face tensors, in any order, into full Megatron parameters.
+
+    Holds only the parts of parameters that are not complete yet.
+    """
+
+    def __init__(self, weights: WeightMap) -> None:
+        self._weights = weights
+        self._waiting: dict[str, dict[str, Tensor]] = {}
+        self._done: set[str] = set()
+
+    def add(self, hf_name: str, tensor: Tensor) -> tuple[str, Tensor] | None:
+        """Take one tensor; returns `(parameter name, full tensor)` when it completes a parameter.
+
+        Raises:
+            WeightMappingError: the model has no such tensor, it came twice, or its shape is wrong.
+        """
+        mapping = self._weights.owner.get(hf_name)
+        if mapping is None:
+            if self._weights.ignores(hf_name):
+                return None
+            raise WeightMappingError(f"unexpected tensor {hf_name!r}: {self._weights.spec.architecture} has none")
+        parts = self._waiting.setdefault(mapping.name, {})
+        if mapping.name in self._done or hf_name in parts:
+            raise WeightMappingError(f"tensor {hf_name!r} came twice")
+        parts[hf_name] = tensor
+        if len(parts) < len(mapping.hf_names):
+            return None
+        del self._waiting[mapping.name]
+        self._done.add(mapping.name)
+        return mapping.name, self._weights.merge(mapping.name, [parts[n] for n in mapping.hf_names])
+
+    def finish(self) -> None:
+        """Check that every parameter was assembled.
+
+        Raises:
+            WeightMappingError: names the tensors that never came.
+        """
+        missing = [
+            hf_name
+            for name, mapping in self._weights.parameters.items()
+            if name not in self._done
+            for hf_name in mapping.hf_names
+            if hf_name not in self._waiting.get(name, {})
+        ]
+        if missing:
+            shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+            raise WeightMappingError(f"{len(missing)} tensors are missing: {shown}")
+
+
+def padded_vocab_size(vocab_size: int, tensor_parallel: int) -> int:
+    """Rows of the embedding when cut over `tensor_parallel` ranks: the next multiple."""
+    return -(-vocab_size // tensor_parallel) * tensor_parallel
+
+
+def _parameters(spec: ModelSpec) -> Iterator[ParameterMapping]:
+    hidden, ffn, head = spec.hidden_size, spec.ffn_hidden_size, spec.head_dim
+    queries, qkv = spec.num_attention_heads * head, (spec.num_attention_heads + 2 * spec.num_query_groups) * head
+    vocab = (spec.vocab_size, hidden)
+    yield ParameterMapping("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), Layout.VOCAB, vocab)
+    for index in range(spec.num_layers):
+        ours, theirs = f"decoder.layers.{index}.", f"model.layers.{index}."
+        attention, mlp = ours + "self_attention.", ours + "mlp."
+
+        def one(name: str, hf_name: str, layout: Layout, *shape: int, prefix: str = theirs) -> ParameterMapping:
+            return ParameterMapping(name, (prefix + hf_name,), layout, shape)
+
+        def qkv_parts(kind: str, prefix: str = theirs) -> tuple[str, ...]:
+            return tuple(f"{prefix}self_attn.{part}_proj.{kind}" for part in "qkv")
+
+        yield one(ours + "input_layernorm.weight", "input_layernorm.weight", Layout.REPLICATED, hidden)
+        yield one(attention + "linear_proj.weight", "self_attn.o_proj.weight", Layout.COLUMNS, hidden, queries)
+        yield ParameterMapping(attention + "linear_qkv.weight", qkv_parts("weight"), Layout.QKV, (qkv, hidden))
+        if spec.qkv_bias:
+            yield ParameterMapping(attention + "linear_qkv.bias", qkv_parts("bias"), Layout.QKV, (qkv,))
+        if spec.qk_norm:
+            yield one(attention + "q_layernorm.weight", "self_attn.q_norm.weight", Layout.REPLICATED, head)
+            yield one(attention + "k_layernorm.weight", "self_attn.k_norm.weight", Layout.REPLICATED, head)
+        norm = "post_attention_layernorm.weight"
+        yield one(ours + "pre_mlp_layernorm.weight", norm, Layout.REPLICATED, hidden)
+        gate_up = (theirs + "mlp.gate_proj.weight", theirs + "mlp.up_proj.weight")
+        yield ParameterMapping(mlp + "linear_fc1.weight", gate_up, Layout.GATE_UP, (2 * ffn, hidden))
+        yield one(mlp + "linear_fc2.weight", "mlp.down_proj.weight", Layout.COLUMNS, hidden, ffn)
+    yield ParameterMapping("decoder.final_layernorm.weight", ("model.norm.weight",), Layout.REPLICATED, (hidden,))
+    if not spec.tie_word_embeddings:
+        yield ParameterMapping("output_layer.weight", ("lm_head.weight",), Layout.VOCAB, vocab)
+
+
+def _interleave_qkv(spec: ModelSpec, parts: Sequence[Tensor]) -> Tensor:
+    """q `[heads*d, ...]`, k, v `[groups*d, ...]` -> `[(heads+2*groups)*d, ...]`, group by group."""
+    try:
+        grouped = [part.reshape(spec.num_query_groups, -1, spec.head_dim, *part.shape[1:]) for part in parts]
+        return torch.cat(grouped, dim=1).flatten(0, 2)
+    except RuntimeError as error:
+        shapes = [tuple(part.shape) for part in parts]
+        raise WeightMappingError(f"q, k, v of shapes {shapes} do not fit {spec.num_query_groups} groups") from error
+
+
+def _separate_qkv(spec: ModelSpec, full: Tensor) -> list[Tensor]:
+    per_group = spec.num_attention_heads // spec.num_query_groups
+    grouped = full.unflatten(0, (spec.num_query_groups, per_group + 2, spec.head_dim))
+    return [part.flatten(0, 2) for part in grouped.split([per_group, 1, 1], dim=1)]
