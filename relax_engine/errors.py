@@ -1,11 +1,18 @@
-"""Errors that are meant for a person: the command line prints them without a traceback."""
+"""The root of every error that the engine raises on purpose.
+
+What lives here: the two classes that the command line knows. What does not: the errors of one part
+(a reward, a checkpoint, the stream), which live beside it and derive from `RelaxError`.
+"""
 
 from __future__ import annotations
 
 
 class RelaxError(Exception):
-    """Base of every error that names a thing, its value, and the way out."""
+    """An error whose message alone tells a user what is wrong, with which value, and the way out.
+
+    The command line prints it as `error: <message>` without a traceback.
+    """
 
 
-class ConfigError(RelaxError):
-    """The configuration cannot be run."""
+class ConfigError(RelaxError, ValueError):
+    """A flag, a configuration file or a combination of fields that cannot run."""

@@ -1,0 +1,59 @@
+"""Defaults that depend on other fields.
+
+What lives here: the value of each field whose documentation says `Default: ...` in terms of another one.
+What does not: judgement about combinations (`relax_engine.config.rules`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def derived_defaults(flat: dict[str, Any]) -> dict[str, Any]:
+    """The fields to fill in, given all values with None (or the plain default) where nothing was set."""
+    samples = flat["rollout_batch_size"] * flat["n_samples_per_prompt"]
+    fallbacks: dict[str, Any] = {
+        "eps_clip_high": flat["eps_clip"],
+        "log_probs_max_tokens_per_gpu": flat["max_tokens_per_gpu"],
+        "expert_tensor_parallel_size": flat["tensor_model_parallel_size"],
+        "ref_load": flat["hf_checkpoint"],
+        "eval_temperature": flat["rollout_temperature"],
+        "eval_top_p": flat["rollout_top_p"],
+        "eval_top_k": flat["rollout_top_k"],
+        "eval_max_response_len": flat["rollout_max_response_len"],
+        "stream_max_rows": (flat["max_staleness"] + 1) * samples,
+    }
+    fallbacks |= _batch_sizes(flat, samples) | _lengths(flat) | _names(flat)
+    derived = {name: value for name, value in fallbacks.items() if flat[name] is None and value is not None}
+    if flat["max_tokens_per_gpu"] is not None:
+        derived["use_dynamic_batch_size"] = True
+    if flat["experiment_name"] == "default" and flat["tb_experiment_name"] is not None:
+        derived["experiment_name"] = flat["tb_experiment_name"]
+    return derived
+
+
+def _batch_sizes(flat: dict[str, Any], samples: int) -> dict[str, Any]:
+    """Both of global_batch_size and num_steps_per_rollout, from whichever is given.
+
+    Where the division leaves a rest it is rounded down, and the doctor refuses the combination.
+    """
+    if flat["global_batch_size"] is not None:
+        return {"num_steps_per_rollout": max(1, samples // flat["global_batch_size"])}
+    steps = flat["num_steps_per_rollout"] or 1
+    return {"global_batch_size": max(1, samples // steps), "num_steps_per_rollout": steps}
+
+
+def _lengths(flat: dict[str, Any]) -> dict[str, Any]:
+    context, prompt = flat["rollout_max_context_len"], flat["rollout_max_prompt_len"]
+    if context is None and prompt is not None:
+        return {"rollout_max_context_len": prompt + flat["rollout_max_response_len"]}
+    if context is not None and prompt is None:
+        return {"rollout_max_prompt_len": context - 1}
+    return {}
+
+
+def _names(flat: dict[str, Any]) -> dict[str, Any]:
+    experiment = flat["experiment_name"]
+    if experiment == "default" and flat["tb_experiment_name"] is not None:
+        experiment = flat["tb_experiment_name"]
+    return {"tb_experiment_name": experiment, "run_dir": flat["save"] or f"build/runs/{experiment}"}

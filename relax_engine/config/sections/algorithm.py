@@ -1,0 +1,74 @@
+"""What is optimised: the objective and its corrections."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from relax_engine.config.sections.base import Section, flag
+
+
+class Algorithm(Section):
+    """Advantages, the policy loss, KL and entropy terms, and off-policy corrections."""
+
+    advantage_estimator: str = "grpo"
+    """Algorithm, by its name in the registry (`relax_engine/algorithms`)."""
+
+    loss_type: Literal["policy_loss", "sft"] = "policy_loss"
+    """`policy_loss` for reinforcement learning, `sft` for supervised training on the same prompt files."""
+
+    eps_clip: float = flag(0.2, gt=0)
+    """Lower clip range of the probability ratio: `1 - eps_clip`."""
+
+    eps_clip_high: float | None = flag(None, gt=0)
+    """Upper clip range of the probability ratio: `1 + eps_clip_high`. Default: `--eps-clip`."""
+
+    eps_clip_c: float | None = flag(None, gt=1)
+    """Dual clip: for negative advantages the loss is at most `-c * A`. Default: off."""
+
+    kl_coef: float = flag(0.0, ge=0)
+    """Coefficient of the KL penalty inside the reward; excludes `--kl-loss-coef`."""
+
+    use_kl_loss: bool = False
+    """Add a KL term against the reference model to the loss."""
+
+    kl_loss_coef: float = flag(0.0, ge=0)
+    """Coefficient of the KL term in the loss; excludes `--kl-coef`."""
+
+    kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl"] = "k1"
+    """KL estimator; `low_var_kl` is k3 clamped to [-10, 10]."""
+
+    use_unbiased_kl: bool = False
+    """Weight the KL term by the ratio of the current to the old policy, which makes its gradient unbiased."""
+
+    entropy_coef: float = flag(0.0, ge=0)
+    """Coefficient of the entropy bonus."""
+
+    gamma: float = flag(1.0, ge=0, le=1)
+    """Discount per token, for estimators with token-level returns."""
+
+    lambd: float = flag(1.0, ge=0, le=1)
+    """Lambda of generalised advantage estimation, for estimators with a critic."""
+
+    calculate_per_token_loss: bool = False
+    """Average the loss over all tokens of the batch instead of per sample first."""
+
+    loss_constant_length: int | None = flag(None, ge=1, unit="tokens")
+    """Divide every sample's token sum by this constant instead of by its own length (Dr. GRPO)."""
+
+    disable_rewards_normalization: bool = False
+    """Use raw rewards as advantages, without normalisation within the group."""
+
+    disable_grpo_std_normalization: bool = False
+    """Subtract the group's mean reward but do not divide by its standard deviation (Dr. GRPO)."""
+
+    use_rollout_logprobs: bool = False
+    """Take the engine's log-probs as the old policy instead of recomputing them; excludes `--use-tis`."""
+
+    use_tis: bool = False
+    """Truncated importance sampling: weight each token by `exp(old - rollout)`, clamped."""
+
+    tis_clip: float = flag(2.0, gt=0)
+    """Upper clamp of the truncated importance weight."""
+
+    tis_clip_low: float = flag(0.0, ge=0)
+    """Lower clamp of the truncated importance weight."""

@@ -1,0 +1,31 @@
+"""What is loaded at the start and saved on the way."""
+
+from __future__ import annotations
+
+from relax_engine.config.sections.base import Section, flag
+
+
+class Checkpoint(Section):
+    """Checkpoint directories, intervals and resume."""
+
+    load: str | None = None
+    """Checkpoint directory to resume from; without a complete checkpoint in it the run starts from
+    `--ref-load` or `--hf-checkpoint`."""
+
+    save: str | None = None
+    """Directory that receives checkpoints, `iter_0000010` and so on."""
+
+    save_interval: int | None = flag(None, ge=1, unit="rollouts")
+    """Save after every so many rollouts, and after the last; needs `--save`."""
+
+    max_actor_ckpt_to_keep: int | None = flag(None, ge=1, unit="checkpoints")
+    """Newest checkpoints to keep; older ones are deleted once a newer one is complete. Default: all."""
+
+    ref_load: str | None = None
+    """Weights of the reference model (Hugging Face or checkpoint directory). Default: `--hf-checkpoint`."""
+
+    only_load_weight: bool = False
+    """Load weights, but neither optimizer state nor random state nor dataset position."""
+
+    start_rollout_id: int | None = flag(None, ge=0)
+    """Rollout to start at. Default: the one after the loaded checkpoint's, else 0."""

@@ -1,0 +1,75 @@
+"""Where prompts come from, how they become tokens, and how samples form batches."""
+
+from __future__ import annotations
+
+from relax_engine.config.sections.base import JsonObject, Section, StrList, flag, group
+
+
+class Data(Section):
+    """Prompts, columns and batch sizes."""
+
+    prompt_data: StrList = group(list)
+    """Training prompts: one or more Parquet or JSONL files, or a directory of them; a list may be written
+    `"['a.parquet', 'b.parquet']"`."""
+
+    input_key: str = "input"
+    """Column that holds the prompt: text, or chat messages (`[{"role", "content"}, ...]`)."""
+
+    label_key: str | None = None
+    """Column that holds the ground truth (text) handed to the reward; for supervised training, the answer."""
+
+    metadata_key: str = "metadata"
+    """Column that holds a dictionary handed to rewards and environments as `sample.metadata`."""
+
+    multimodal_keys: JsonObject = group(dict)
+    """Columns that hold media, as JSON by media type (`{"image": "images"}`)."""
+
+    apply_chat_template: bool = False
+    """Render prompts with the tokenizer's chat template; without it they are taken as plain text."""
+
+    apply_chat_template_kwargs: JsonObject = group(dict)
+    """Extra arguments of the chat template, as JSON (`{"enable_thinking": false}`)."""
+
+    system_prompt: str | None = None
+    """System message put before every prompt that has none."""
+
+    rollout_shuffle: bool = False
+    """Shuffle the prompts anew in every epoch, by `--rollout-seed` and the epoch."""
+
+    num_rollout: int | None = flag(None, ge=1, unit="rollouts")
+    """Rollouts (batches of prompts) to train for; with `--num-epoch` too, the smaller of both counts."""
+
+    num_epoch: int | None = flag(None, ge=1, unit="epochs")
+    """Passes over the prompts; one epoch is `dataset length // rollout_batch_size` rollouts."""
+
+    rollout_batch_size: int = flag(32, ge=1, unit="prompts")
+    """Prompts (groups) per rollout."""
+
+    n_samples_per_prompt: int = flag(1, ge=1, unit="samples")
+    """Responses sampled for each prompt; together they are the prompt's group."""
+
+    global_batch_size: int | None = flag(None, ge=1, unit="samples")
+    """Samples per optimizer step, over all data-parallel ranks. Default:
+    `rollout_batch_size * n_samples_per_prompt / num_steps_per_rollout`."""
+
+    num_steps_per_rollout: int | None = flag(None, ge=1, unit="steps")
+    """Optimizer steps per rollout. Default: `rollout_batch_size * n_samples_per_prompt / global_batch_size`."""
+
+    num_iters_per_train_update: int = flag(1, ge=1)
+    """Parts in which a batch travels through the stream in fully-async mode, so that later roles can start
+    before it is complete; it adds no optimizer steps."""
+
+    micro_batch_size: int = flag(1, ge=1, unit="samples")
+    """Samples per forward pass on each data-parallel rank, without dynamic batches."""
+
+    use_dynamic_batch_size: bool = False
+    """Pack as many samples into a micro-batch as fit into `--max-tokens-per-gpu`; implied by that flag."""
+
+    max_tokens_per_gpu: int | None = flag(None, ge=1, unit="tokens")
+    """Token budget of one packed training micro-batch on one device."""
+
+    log_probs_max_tokens_per_gpu: int | None = flag(None, ge=1, unit="tokens")
+    """Token budget of one forward-only micro-batch. Default: `--max-tokens-per-gpu`."""
+
+    balance_data: bool = False
+    """Give every data-parallel rank about the same number of tokens, keeping groups whole."""

@@ -1,0 +1,44 @@
+"""Which model, and the numerics of its layers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from relax_engine.config.sections.base import Section, flag
+
+
+class Model(Section):
+    """The model's source, number formats and kernels."""
+
+    hf_checkpoint: str | None = None
+    """Hugging Face directory: architecture (`config.json`), tokenizer and initial weights."""
+
+    megatron_to_hf_mode: Literal["raw", "bridge"] = "raw"
+    """Kept for existing scripts: both values use the built-in conversion, which streams tensor by tensor."""
+
+    bf16: bool = False
+    """Train in bfloat16 with float32 master weights; without it in float32."""
+
+    seed: int = flag(1234, ge=0)
+    """Seed of model initialisation and dropout."""
+
+    attention_dropout: float = flag(0.0, ge=0, lt=1)
+    """Dropout of attention weights; reinforcement learning needs 0."""
+
+    hidden_dropout: float = flag(0.0, ge=0, lt=1)
+    """Dropout of hidden states; reinforcement learning needs 0."""
+
+    attention_softmax_in_fp32: bool = False
+    """Compute the attention softmax in float32."""
+
+    attention_backend: Literal["auto", "flash", "fused", "unfused", "local"] = "auto"
+    """Attention kernel on CUDA; on CPU the PyTorch kernel is used whatever is chosen."""
+
+    recompute_granularity: Literal["full", "selective"] | None = None
+    """Recompute activations in the backward pass: whole layers (`full`) or attention only (`selective`)."""
+
+    recompute_method: Literal["uniform", "block"] | None = None
+    """How full recomputation chooses layers: every chunk (`uniform`) or the first ones (`block`)."""
+
+    recompute_num_layers: int | None = flag(None, ge=1, unit="layers")
+    """Layers per recomputed chunk (`uniform`), or recomputed layers (`block`)."""

@@ -1,0 +1,47 @@
+"""Which roles run, where, and in which mode."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from relax_engine.config.sections.base import JsonObject, Section, flag, group, read_literal
+
+Role = Literal["actor", "rollout", "reference", "actor_fwd", "advantages"]
+
+
+def _read_resource(value: Any) -> Any:
+    return read_literal(value) if isinstance(value, str) else value
+
+
+Resource = Annotated[
+    dict[Role, tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]]], BeforeValidator(_read_resource)
+]
+
+
+class Resources(Section):
+    """Roles, devices and the execution mode."""
+
+    resource: Resource = group(lambda: {"actor": (1, 1), "rollout": (1, 1)})
+    """Devices per role as JSON, `{"role": [num_serves, devices]}`. A device is one accelerator where CUDA is
+    present, and one single-threaded CPU rank (about one core) where it is not; `advantages` may have 0."""
+
+    colocate: bool = False
+    """Actor and rollout share devices and take turns, strictly on-policy. It is the mode without any mode flag too."""
+
+    fully_async: bool = False
+    """Every role runs on its own devices at the same time, and samples stream between them."""
+
+    ref_actor_config: JsonObject = group(dict)
+    """Fields that differ for the reference and actor_fwd roles, as JSON by field name
+    (`{"tensor_model_parallel_size": 1, "max_tokens_per_gpu": 16384}`)."""
+
+    rollout_num_gpus_per_engine: int = flag(1, ge=1, unit="devices")
+    """Devices that one inference engine spans (its tensor parallelism)."""
+
+    num_data_storage_units: int = flag(1, ge=1)
+    """Storage processes that hold the blocks of the sample stream."""
+
+    ray_address: str | None = None
+    """Ray cluster to attach to (`auto`, `host:port`, `ray://host:port`); without it a local one is started."""

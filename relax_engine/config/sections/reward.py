@@ -1,0 +1,30 @@
+"""How responses are scored."""
+
+from __future__ import annotations
+
+from relax_engine.config.sections.base import Section, flag
+
+
+class Reward(Section):
+    """Built-in and custom rewards, and the limits under which they run."""
+
+    rm_type: str | None = None
+    """Built-in reward (`math`, `dapo`, ...) for samples whose metadata names none; unused with `--custom-rm-path`."""
+
+    custom_rm_path: str | None = None
+    """Your reward, `package.module.function`: `reward_func(args, sample, **kwargs) -> float | dict`, async or not."""
+
+    group_rm: bool = False
+    """Call the reward once per prompt group: it receives a list of samples and returns a list."""
+
+    reward_key: str | None = None
+    """Key of the score in rewards that are dictionaries."""
+
+    reward_num_workers: int = flag(16, ge=1, unit="processes")
+    """Most worker processes for synchronous rewards; never more are started than there are CPU cores."""
+
+    reward_max_concurrency: int = flag(64, ge=1, unit="calls")
+    """Reward calls in progress at the same time."""
+
+    reward_timeout: float = flag(60.0, gt=0, unit="seconds")
+    """Deadline of one reward call; a call that misses it is killed and is an error naming the sample."""
