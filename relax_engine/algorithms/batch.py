@@ -1,0 +1,91 @@
+"""The training columns of a global batch: the one function that every mode calls.
+
+What lives here: advantages, returns and loss weights of one optimizer step's batch, for the
+advantages role (fully async) and the actor (colocate, hybrid) alike. What does not: estimators
+(`advantages`, the algorithm files) and how columns travel (`relax_engine.stream`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from relax_engine.algorithms.advantages import whiten
+from relax_engine.algorithms.reduction import BatchTotals, loss_weights, row_ids
+from relax_engine.algorithms.settings import AlgorithmSettings
+from relax_engine.algorithms.spec import AdvantageInputs, AlgorithmSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def training_columns(
+    spec: AlgorithmSpec,
+    settings: AlgorithmSettings,
+    columns: Mapping[str, Any],
+    offsets: Any,
+    *,
+    totals: BatchTotals | None = None,
+) -> dict[str, Tensor]:
+    """Per-token columns that the policy loss needs, for the rows of one optimizer step.
+
+    Rows whose reward (`rewards`, or `raw_reward` where that column is given) is not finite are
+    excluded: their advantages and weights are 0 and they leave the denominators.
+
+    Args:
+        spec: The algorithm.
+        settings: Its flags.
+        columns: NumPy arrays or tensors: `rewards` `[rows]` (after `normalize_rewards`),
+            `loss_masks` `[R]`, `sample_indices` `[rows]` (optional), `raw_reward` `[rows]`
+            (optional), and what `spec.advantage_columns` names.
+        offsets: int64 `[rows + 1]`, response boundaries.
+        totals: Size of the global batch when the rows are only a part of it. Not enough for
+            `normalize_advantages`, which needs the whole batch.
+
+    Returns:
+        `advantages`, `returns`, `loss_weights`, each f32 `[R]`, and the algorithm's own columns.
+
+    Raises:
+        KeyError: a needed column is missing.
+        ValueError: lengths do not match, or whitening a part of a batch.
+    """
+    if settings.normalize_advantages and totals is not None:
+        raise ValueError("--normalize-advantages needs the whole global batch, not a part of it with its totals")
+    tensors = {name: _tensor(value) for name, value in columns.items()}
+    bounds = _tensor(offsets).long()
+    mask = tensors["loss_masks"] != 0
+    rewards = tensors["rewards"].float()
+    if rewards.numel() != bounds.numel() - 1 or mask.numel() != int(bounds[-1]):
+        raise ValueError(
+            f"offsets describe {bounds.numel() - 1} rows and {int(bounds[-1])} tokens, "
+            f"but there are {rewards.numel()} rewards and {mask.numel()} mask entries"
+        )
+    excluded = ~rewards.isfinite()
+    if "raw_reward" in tensors:
+        excluded = excluded | ~tensors["raw_reward"].isfinite()
+    mask = mask & ~excluded[row_ids(bounds)]
+    inputs = AdvantageInputs(rewards.masked_fill(excluded, 0.0), mask, bounds, tensors)
+    result = dict(spec.advantage(inputs, settings))
+    if settings.normalize_advantages:
+        result["advantages"] = whiten(result["advantages"], mask)
+    result["loss_weights"] = loss_weights(
+        mask,
+        bounds,
+        how=settings.reduction,
+        sample_indices=tensors.get("sample_indices"),
+        excluded=excluded,
+        constant_length=settings.loss_constant_length,
+        totals=totals,
+    )
+    return result
+
+
+def _tensor(value: Any) -> Tensor:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value
+    array = np.asarray(value)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

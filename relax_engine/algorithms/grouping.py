@@ -1,0 +1,48 @@
+"""Statistics of rewards inside prompt groups, found by group id and never by position.
+
+What lives here: the NumPy functions from which reward stages are made. What does not: which
+algorithm uses which (`grpo` and its siblings) and the handling of failed rewards (`rewards`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+STD_EPSILON = 1e-6
+
+
+def group_mean(rewards: np.ndarray, group_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean reward of each row's group, and the group's size.
+
+    Args:
+        rewards: f64 `[rows]`, finite.
+        group_ids: `[rows]`, any integers in any order.
+
+    Returns:
+        `(mean, size)`, both f64 `[rows]`.
+    """
+    _, inverse = np.unique(group_ids, return_inverse=True)
+    size = np.bincount(inverse)
+    mean = np.bincount(inverse, weights=rewards) / size
+    return mean[inverse], size[inverse].astype(np.float64)
+
+
+def center(rewards: np.ndarray, group_ids: np.ndarray) -> np.ndarray:
+    """`r - mean(group)`, f64 `[rows]`; 0 in a group of one."""
+    mean, _ = group_mean(rewards, group_ids)
+    return rewards - mean
+
+
+def standardize(rewards: np.ndarray, group_ids: np.ndarray) -> np.ndarray:
+    """`(r - mean(group)) / (std(group) + 1e-6)` with the unbiased (n - 1) standard deviation.
+
+    A group of one, and a group whose rewards are all equal, gives 0: it holds no comparison to
+    learn from. Source: DeepSeekMath (arXiv 2402.03300), eq. in section 4.1.2.
+
+    Returns:
+        f64 `[rows]`.
+    """
+    centered = center(rewards, group_ids)
+    mean_square, size = group_mean(centered**2, group_ids)
+    std = np.sqrt(mean_square * size / np.maximum(size - 1.0, 1.0))
+    return centered / (std + STD_EPSILON)

@@ -1,0 +1,166 @@
+"""The whole training loss, as the one function that the training backend calls.
+
+What lives here: policy loss, correction, KL and entropy put together under the token weights, and
+the metrics. What does not: any single term's formula, and anything about models or ranks.
+
+Contract: a loss is a plain sum over tokens of `loss_weights * per-token loss`. Summed over
+micro-batches and data-parallel ranks it is the step's loss. Metrics add up in the same way (they
+are sums weighted by `loss_weights`, or counts named `.../sum`), except those named `.../max`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from relax_engine.algorithms import registry
+from relax_engine.algorithms.corrections import truncated_importance_weights
+from relax_engine.algorithms.kl import kl_penalty
+from relax_engine.algorithms.loss import importance_ratio
+from relax_engine.algorithms.settings import AlgorithmSettings
+from relax_engine.algorithms.spec import AlgorithmSpec, PolicyTerms
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LossInputs:
+    """Rows of one micro-batch: compact `[R]` columns by name, and response boundaries int64 `[rows + 1]`."""
+
+    columns: Mapping[str, Tensor]
+    offsets: Tensor
+
+
+LossFn = Callable[["Tensor", "Tensor | None", LossInputs], "tuple[Tensor, dict[str, Tensor]]"]
+"""(log_probs `[R]`, entropy `[R]` or None, inputs) -> (scalar, metrics of 0-d tensors)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLoss:
+    """Loss of one algorithm: `policy - entropy_coef * entropy + kl_loss_coef * KL`.
+
+    Which log-probs are the *old* ones is fixed when the loss is made: the column `log_probs`
+    (recomputed by the trainer), the engine's with `--use-rollout-logprobs`, or, in true on-policy
+    training, the current ones without gradient.
+
+    Attributes:
+        columns: Columns that every call needs.
+        needs_entropy: Whether the caller must compute the entropy of the sampling distribution.
+    """
+
+    spec: AlgorithmSpec
+    settings: AlgorithmSettings
+    true_on_policy: bool
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        names = ["loss_masks", "loss_weights", "advantages", "rollout_log_probs", *self.spec.loss_columns]
+        if not self.true_on_policy and not self.settings.use_rollout_logprobs:
+            names.append("log_probs")
+        if self.settings.kl_in_loss:
+            names.append("ref_log_probs")
+        return tuple(names)
+
+    @property
+    def needs_entropy(self) -> bool:
+        return self.settings.entropy_coef != 0.0
+
+    def __call__(
+        self, log_probs: Tensor, entropy: Tensor | None, inputs: LossInputs
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Weighted sum over the tokens of `inputs`; with no (unmasked) token it is 0 and still has a gradient.
+
+        Raises:
+            KeyError: a column of `columns` is missing.
+            ValueError: entropy is needed and not given.
+        """
+        settings = self.settings
+        masked = inputs.columns["loss_masks"] == 0
+        weights = inputs.columns["loss_weights"]
+
+        def column(name: str) -> Tensor:
+            return inputs.columns[name].masked_fill(masked, 0.0)
+
+        current = log_probs.masked_fill(masked, 0.0)
+        rollout = column("rollout_log_probs")
+        old = self._old_log_probs(current, rollout, column)
+        terms = PolicyTerms(
+            log_probs=current,
+            old_log_probs=old,
+            advantages=column("advantages"),
+            mask=~masked,
+            offsets=inputs.offsets,
+            columns=inputs.columns,
+        )
+        policy = self.spec.policy_loss(terms, settings)
+        per_token = policy.per_token
+        token_metrics = dict(policy.metrics)
+        if settings.use_tis:
+            correction = truncated_importance_weights(old, rollout, low=settings.tis_clip_low, high=settings.tis_clip)
+            per_token = per_token * correction.weights
+            token_metrics |= correction.metrics
+        ratio = importance_ratio(current, old)
+        abs_diff = (old - rollout).abs()
+        token_metrics |= {
+            "pg_loss": per_token,
+            "ppo_kl": old - current,
+            "train_rollout_logprob_abs_diff": abs_diff,
+        }
+        if settings.kl_in_loss:
+            kl = kl_penalty(
+                current,
+                column("ref_log_probs"),
+                settings.kl_loss_type,
+                ratio=ratio if settings.use_unbiased_kl else None,
+            )
+            per_token = per_token + settings.kl_loss_coef * kl
+            token_metrics["kl_loss"] = kl
+        if self.needs_entropy:
+            if entropy is None:
+                raise ValueError(f"--entropy-coef {settings.entropy_coef} needs the entropy of each token")
+            entropy = entropy.masked_fill(masked, 0.0)
+            per_token = per_token - settings.entropy_coef * entropy
+        if entropy is not None:
+            token_metrics["entropy_loss"] = entropy.masked_fill(masked, 0.0)
+
+        loss = (weights * per_token).sum()
+        metrics = {name: (weights * value.detach()).sum() for name, value in token_metrics.items()}
+        metrics["loss"] = loss.detach()
+        metrics["loss_weight/sum"] = weights.sum()
+        metrics["loss_tokens/sum"] = (~masked).sum().to(weights.dtype)
+        metrics["train_rollout_logprob_abs_diff/max"] = _max(abs_diff)
+        metrics["ratio/max"] = _max(ratio * ~masked)
+        return loss, metrics
+
+    def _old_log_probs(self, current: Tensor, rollout: Tensor, column: Callable[[str], Tensor]) -> Tensor:
+        if self.settings.use_rollout_logprobs:
+            return rollout
+        return current.detach() if self.true_on_policy else column("log_probs")
+
+
+def make_policy_loss(settings: AlgorithmSettings, *, true_on_policy: bool = False) -> PolicyLoss:
+    """The loss of the algorithm that `settings.advantage_estimator` names.
+
+    Args:
+        settings: The algorithm's flags.
+        true_on_policy: The weights have not changed since the batch was sampled (one optimizer
+            step per batch, no staleness), so the old log-probs are the current ones and need not
+            be recomputed.
+
+    Raises:
+        KeyError: unknown algorithm.
+        ValueError: `--use-tis` together with `--use-rollout-logprobs`.
+    """
+    if settings.use_tis and settings.use_rollout_logprobs:
+        raise ValueError(
+            "--use-tis corrects recomputed log-probs towards the engine's, --use-rollout-logprobs already uses the "
+            "engine's: remove one of them"
+        )
+    return PolicyLoss(registry.get(settings.advantage_estimator), settings, true_on_policy)
+
+
+def _max(values: Tensor) -> Tensor:
+    values = values.detach()
+    return values.amax() if values.numel() else values.new_zeros(())

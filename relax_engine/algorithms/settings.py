@@ -1,0 +1,69 @@
+"""The numbers and switches that the mathematics reads, detached from the rest of the configuration.
+
+What lives here: one frozen record of the algorithm flags. What does not: parsing, help texts and
+cross-field rules (`relax_engine.config`), and the rules an algorithm declares (`constraints`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Reduction = Literal["sample_mean", "token_mean", "constant"]
+KlType = Literal["k1", "k2", "k3", "low_var_kl"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmSettings:
+    """Algorithm flags under their field names; the defaults are the flags' defaults.
+
+    `eps_clip_high=None` means `eps_clip`, `eps_clip_c=None` means no dual clip, and
+    `loss_constant_length` (tokens) selects the constant-length reduction of Dr. GRPO.
+    """
+
+    advantage_estimator: str = "grpo"
+    eps_clip: float = 0.2
+    eps_clip_high: float | None = None
+    eps_clip_c: float | None = None
+    kl_coef: float = 0.0
+    use_kl_loss: bool = False
+    kl_loss_coef: float = 0.0
+    kl_loss_type: KlType = "k1"
+    use_unbiased_kl: bool = False
+    entropy_coef: float = 0.0
+    normalize_advantages: bool = False
+    disable_rewards_normalization: bool = False
+    disable_grpo_std_normalization: bool = False
+    calculate_per_token_loss: bool = False
+    loss_constant_length: int | None = None
+    use_tis: bool = False
+    tis_clip: float = 2.0
+    tis_clip_low: float = 0.0
+    use_rollout_logprobs: bool = False
+
+    @classmethod
+    def from_config(cls, config: Any) -> AlgorithmSettings:
+        """Read the fields from any object whose attributes are the flags' field names.
+
+        Attributes that the object does not have take the defaults.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: getattr(config, name) for name in names if hasattr(config, name)})
+
+    @property
+    def clip_high(self) -> float:
+        """Distance of the upper clip bound from one."""
+        return self.eps_clip if self.eps_clip_high is None else self.eps_clip_high
+
+    @property
+    def reduction(self) -> Reduction:
+        """How per-token losses become one number."""
+        if self.loss_constant_length is not None:
+            return "constant"
+        return "token_mean" if self.calculate_per_token_loss else "sample_mean"
+
+    @property
+    def kl_in_loss(self) -> bool:
+        """Whether the loss has a KL term, hence whether reference log-probs are needed for it."""
+        return self.use_kl_loss and self.kl_loss_coef != 0.0
