@@ -1,0 +1,177 @@
+"""``relax lineage``: look into the artifact store. All work is ``relax_engine.lineage``'s; this only prints it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.tree import Tree
+
+    from relax_engine.lineage import Artifact, ArtifactStore
+
+Command = Callable[["ArtifactStore", argparse.Namespace], int]
+_UNWRAPPED = 1000  # columns where no terminal gives a width
+_REF = "name, name@vN, name@alias, kind/name, digest prefix, or a path whose content was published"
+
+
+def main(argv: list[str]) -> int:
+    """Run one lineage command. Returns 0, or 1 when it failed or found damage (the reason is on stderr)."""
+    options = _parser().parse_args(argv)
+    from relax_engine.lineage import ArtifactStore
+    from relax_engine.lineage.errors import LineageError
+
+    try:
+        store = ArtifactStore.open(options.store, create=False)
+        command: Command = options.command
+        return command(store, options)
+    except (LineageError, FileNotFoundError) as error:
+        print(f"relax lineage: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--store", metavar="URL", help="artifact store (default: $RELAX_ARTIFACTS, else ./artifacts)")
+    common.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser = argparse.ArgumentParser(prog="relax lineage", description="Artifacts and what they were made from.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(
+        name: str, command: Callable[[ArtifactStore, argparse.Namespace], int], text: str
+    ) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text, parents=[common])
+        sub.set_defaults(command=command)
+        return sub
+
+    add("show", _show, "print an artifact and the chain down to its first ancestors").add_argument("ref", help=_REF)
+    listing = add("list", _list, "list names with their newest version and aliases")
+    listing.add_argument("--kind", help="only names of this kind")
+    add("ancestors", _ancestors, "everything an artifact was made from").add_argument("ref", help=_REF)
+    add("descendants", _descendants, "everything made from an artifact").add_argument("ref", help=_REF)
+    add("verify", _verify, "re-hash the stored bytes of an artifact").add_argument("ref", help=_REF)
+    tagging = add("tag", _tag, "point an alias of a name at one of its versions")
+    tagging.add_argument("name")
+    tagging.add_argument("alias")
+    tagging.add_argument("ref", help=_REF)
+    add("which", _which, "name the artifacts that hold a file, by content").add_argument(
+        "file", help="file or directory"
+    )
+    return parser
+
+
+def _show(store: ArtifactStore, options: argparse.Namespace) -> int:
+    artifact = store.resolve(options.ref)
+    if options.json:
+        chain = [ancestor.to_json() for ancestor in store.ancestors(artifact)]
+        _write_json({**artifact.to_json(), "ancestors": chain})
+        return 0
+    from rich.tree import Tree
+
+    tree = Tree(_describe(artifact), guide_style="dim")
+    _grow(store, artifact, tree, {artifact.ref})
+    _console().print(tree)
+    return 0
+
+
+def _grow(store: ArtifactStore, artifact: Artifact, tree: Tree, shown: set[str]) -> None:
+    for parent in store.parents(artifact):
+        if parent.ref in shown:
+            tree.add(f"[dim]{parent.kind}[/] [bold]{parent.ref}[/] [dim](above)[/]")
+            continue
+        shown.add(parent.ref)
+        _grow(store, parent, tree.add(_describe(parent)), shown)
+
+
+def _describe(artifact: Artifact) -> str:
+    commit = artifact.producer.get("git_commit")
+    code = f"{commit[:10]}{'+dirty' if artifact.producer.get('git_dirty') else ''}" if commit else "code unknown"
+    metrics = "".join(f"  {key}={value:.4g}" for key, value in sorted(artifact.metrics.items()))
+    return (
+        f"[cyan]{artifact.kind}[/] [bold]{artifact.ref}[/]  {artifact.short_digest}  "
+        f"[dim]{artifact.created_at[:19]}Z  {code}[/]{metrics}"
+    )
+
+
+def _list(store: ArtifactStore, options: argparse.Namespace) -> int:
+    rows = []
+    for name in store.names(options.kind):
+        newest = store.resolve(f"{name}@latest")
+        rows.append({**newest.to_json(), "aliases": store.aliases(name)})
+    if options.json:
+        _write_json(rows)
+        return 0
+    from rich.table import Table
+
+    table = Table("kind", "newest", "digest", "created", "files", "bytes", "aliases", box=None, pad_edge=False)
+    for row in rows:
+        aliases = " ".join(f"{alias}=v{number}" for alias, number in row["aliases"].items() if alias != "latest")
+        size = sum(entry["size"] for entry in row["files"])
+        cells = (row["kind"], row["ref"], row["digest"][:12], row["created_at"][:19], len(row["files"]), size, aliases)
+        table.add_row(*map(str, cells))
+    _console().print(table)
+    return 0
+
+
+def _ancestors(store: ArtifactStore, options: argparse.Namespace) -> int:
+    return _write_artifacts(store.ancestors(options.ref), as_json=options.json)
+
+
+def _descendants(store: ArtifactStore, options: argparse.Namespace) -> int:
+    return _write_artifacts(store.descendants(options.ref), as_json=options.json)
+
+
+def _verify(store: ArtifactStore, options: argparse.Namespace) -> int:
+    artifact = store.resolve(options.ref)
+    problems = store.verify(artifact)
+    if options.json:
+        _write_json({"ref": artifact.ref, "digest": artifact.digest, "problems": problems})
+    else:
+        for problem in problems:
+            print(f"{artifact.ref}: {problem}")
+        if not problems:
+            print(f"{artifact.ref}: {len(artifact.files)} files, {artifact.size} bytes, all as published")
+    return 1 if problems else 0
+
+
+def _tag(store: ArtifactStore, options: argparse.Namespace) -> int:
+    artifact = store.tag(options.name, options.alias, options.ref)
+    if options.json:
+        _write_json(artifact.to_json())
+    else:
+        print(f"{options.name}@{options.alias} -> {artifact.ref} ({artifact.short_digest})")
+    return 0
+
+
+def _which(store: ArtifactStore, options: argparse.Namespace) -> int:
+    found = store.holders(options.file)
+    _write_artifacts(found, as_json=options.json)
+    if not found:
+        print(f"relax lineage: no artifact holds the content of {options.file}", file=sys.stderr)
+    return 0 if found else 1
+
+
+def _write_artifacts(artifacts: list[Artifact], *, as_json: bool) -> int:
+    if as_json:
+        _write_json([artifact.to_json() for artifact in artifacts])
+        return 0
+    console = _console()
+    for artifact in artifacts:
+        console.print(_describe(artifact))
+    return 0
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=_UNWRAPPED)
+
+
+def _write_json(value: object) -> None:
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")

@@ -1,0 +1,76 @@
+"""The few operations an artifact store needs from where it is kept, and the choice of it by URL.
+
+A backend keeps immutable objects and a few mutable documents under slash-separated keys. Two of its
+operations are conditional and must hold across processes and hosts: ``put_if_absent`` and
+``compare_and_swap``; everything the store promises to concurrent writers rests on these two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+from urllib.parse import urlsplit
+
+from relax_engine.lineage.errors import StoreUrlError
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A document and the token that names this state of it (a content hash, an ETag)."""
+
+    data: bytes
+    token: str
+
+
+class Backend(Protocol):
+    """Object storage with conditional writes. A key is visible completely or not at all."""
+
+    url: str
+    cache_directory: Path | None
+    """Where checkouts are kept when the store has a place of its own for them."""
+
+    def get(self, key: str) -> Stored | None:
+        """The document, or None when the key does not exist."""
+
+    def exists(self, key: str) -> bool:
+        """Whether the key exists."""
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Create the key; False (and no change) when it exists."""
+
+    def compare_and_swap(self, key: str, data: bytes, expected: str | None) -> bool:
+        """Replace the document whose token is ``expected`` (None: create it); False when it is another by now."""
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Keys that begin with ``prefix``, sorted. The prefix holds at least one whole folder."""
+
+    def open(self, key: str) -> BinaryIO:
+        """The object's bytes as a stream. Raises FileNotFoundError."""
+
+    def upload(self, source: Path, key: str, sha256: str) -> None:
+        """Stream a file to an immutable key (no change when it exists).
+
+        Raises SourceChangedError when the bytes read do not hash to ``sha256``.
+        """
+
+    def download(self, key: str, destination: Path) -> None:
+        """Place the object at ``destination`` (read-only; may share storage). Raises FileNotFoundError."""
+
+
+def open_backend(url: str, *, create: bool) -> Backend:
+    """The backend for a root URL: a plain path or ``file://``.
+
+    Raises:
+        StoreUrlError: a scheme without conditional writes here, or no store there and ``create`` is False.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("", "file"):
+        raise StoreUrlError(
+            f"cannot keep artifacts at {url!r}: scheme {parts.scheme!r} has no backend with compare-and-swap; "
+            "set RELAX_ARTIFACTS to a directory or a file:// URL"
+        )
+    from relax_engine.lineage.local import LocalBackend
+
+    return LocalBackend(Path(parts.path if parts.scheme else url), create=create)

@@ -1,0 +1,88 @@
+"""Manifest documents and the back-references that make lookups direct.
+
+Keys: ``manifests/<aa>/<digest>.<record>.json`` holds the document; the empty objects
+``uses/<aa>/<file sha256>.<digest>.<record>`` and ``children/<aa>/<parent digest>.<digest>.<record>`` answer
+"which artifacts hold this file" and "what was made from this" by one listing. All are written before
+the name's reference, so none is missing for a visible artifact; the ones of a publication that never
+finished point to a record no reference holds and are passed over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+from relax_engine.lineage.backend import Backend
+from relax_engine.lineage.errors import CorruptArtifactError
+from relax_engine.lineage.manifest import Artifact, FileEntry, ParentLink, parse_manifest
+from relax_engine.lineage.refs import ReferenceTable, Version
+
+_RECORD_DIGITS = 32
+_SUFFIX = ".json"
+
+
+class ManifestTable:
+    """All manifests of a store, seen through the references that make them visible."""
+
+    def __init__(self, backend: Backend, references: ReferenceTable) -> None:
+        self._backend = backend
+        self._references = references
+
+    def write(self, document: bytes, digest: str, files: tuple[FileEntry, ...], parents: tuple[ParentLink, ...]) -> str:
+        """Store a manifest and its back-references; returns its record id. Still invisible afterwards."""
+        record = record_id(document)
+        for file_hash in sorted({entry.sha256 for entry in files}):
+            self._backend.put_if_absent(f"uses/{file_hash[:2]}/{file_hash}.{digest}.{record}", b"")
+        for parent in sorted({link.digest for link in parents}):
+            self._backend.put_if_absent(f"children/{parent[:2]}/{parent}.{digest}.{record}", b"")
+        self._backend.put_if_absent(_manifest_key(digest, record), document)
+        return record
+
+    def load(self, version: Version) -> Artifact:
+        """The artifact of a reference's entry.
+
+        Raises:
+            CorruptArtifactError: its manifest is missing or altered.
+        """
+        key = _manifest_key(version.digest, version.record)
+        stored = self._backend.get(key)
+        if stored is None or record_id(stored.data) != version.record:
+            state = "missing" if stored is None else "altered"
+            raise CorruptArtifactError(f"manifest {key} in {self._backend.url} is {state}; restore it from a backup")
+        return parse_manifest(stored.data, version=version.version, record=version.record)
+
+    def with_digest(self, prefix: str) -> list[Artifact]:
+        """Visible artifacts whose digest begins with ``prefix`` (two or more hex digits), oldest first."""
+        keys = self._backend.list(f"manifests/{prefix[:2]}/{prefix}")
+        return self._visible(key.removesuffix(_SUFFIX) for key in keys)
+
+    def with_file(self, sha256: str) -> list[Artifact]:
+        """Visible artifacts that hold a file with this SHA-256, oldest first."""
+        return self._visible(self._backend.list(f"uses/{sha256[:2]}/{sha256}."))
+
+    def with_parent(self, digest: str) -> list[Artifact]:
+        """Visible artifacts made from the artifact with this digest, oldest first."""
+        return self._visible(self._backend.list(f"children/{digest[:2]}/{digest}."))
+
+    def _visible(self, keys: Iterator[str]) -> list[Artifact]:
+        found = []
+        for key in keys:
+            digest, record = key.rpartition("/")[2].split(".")[-2:]
+            stored = self._backend.get(_manifest_key(digest, record))
+            if stored is None:
+                continue
+            name = parse_manifest(stored.data, version=0, record=record).name
+            reference = self._references.read(name)
+            version = reference.holding(record) if reference else None
+            if version is not None:
+                found.append(self.load(version))
+        return sorted(found, key=lambda artifact: (artifact.created_at, artifact.ref))
+
+
+def record_id(document: bytes) -> str:
+    """The id of a manifest document: the first 32 hex digits of its SHA-256."""
+    return hashlib.sha256(document).hexdigest()[:_RECORD_DIGITS]
+
+
+def _manifest_key(digest: str, record: str) -> str:
+    return f"manifests/{digest[:2]}/{digest}.{record}{_SUFFIX}"

@@ -1,0 +1,301 @@
+"""The artifact store: publish, resolve, fetch, tag, verify, and the walks over parents and children.
+
+Order of a publication: blobs, manifest with its back-references, and last the name's reference by
+compare-and-swap. A writer killed anywhere before the last step leaves only objects nobody can see;
+publishing again reuses the blobs it had finished. Two writers of one name each get their own version.
+Content rules are ``manifest.py``'s, conditional writes ``backend.py``'s.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import math
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from relax_engine.lineage.backend import Backend, open_backend
+from relax_engine.lineage.checkout import blob_key, checkout
+from relax_engine.lineage.errors import AliasConflictError, ArtifactNotFoundError, InvalidNameError, StoreUrlError
+from relax_engine.lineage.hashing import list_files, sha256_file, sha256_stream
+from relax_engine.lineage.manifest import (
+    Artifact,
+    FileEntry,
+    ParentLink,
+    artifact_digest,
+    canonical_json,
+    check_alias,
+    check_kind,
+    check_name,
+    check_schema,
+    manifest_bytes,
+)
+from relax_engine.lineage.producer import describe_producer
+from relax_engine.lineage.records import ManifestTable
+from relax_engine.lineage.refs import Reference, ReferenceTable, Version
+from relax_engine.lineage.resolve import Resolver
+
+STORE_SCHEMA = 1
+DEFAULT_URL = "artifacts"
+_ANY: Any = object()
+
+logger = logging.getLogger(__name__)
+
+
+class ArtifactStore:
+    """Immutable, content-addressed artifacts under one root URL. Safe for any number of processes."""
+
+    def __init__(self, backend: Backend, store_id: str) -> None:
+        self.url = backend.url
+        self.store_id = store_id
+        self._backend = backend
+        self._references = ReferenceTable(backend)
+        self._manifests = ManifestTable(backend, self._references)
+        self._resolver = Resolver(self._references, self._manifests)
+
+    @classmethod
+    def open(cls, url: str | None = None, *, create: bool = True) -> ArtifactStore:
+        """Open the store at ``url``, else at ``$RELAX_ARTIFACTS``, else ``./artifacts``.
+
+        Raises:
+            StoreUrlError: no store there and ``create`` is False, or a URL that cannot hold one.
+            StoreSchemaError: the store was made by a release with another layout.
+        """
+        backend = open_backend(url or os.environ.get("RELAX_ARTIFACTS") or DEFAULT_URL, create=create)
+        if create:
+            identity = {"schema": STORE_SCHEMA, "store_id": uuid.uuid4().hex}
+            backend.put_if_absent("store.json", canonical_json(identity))
+        stored = backend.get("store.json")
+        if stored is None:
+            raise StoreUrlError(f"no artifact store at {backend.url}")
+        document = json.loads(stored.data)
+        check_schema(document, STORE_SCHEMA, f"artifact store {backend.url}")
+        return cls(backend, document["store_id"])
+
+    def publish(
+        self,
+        path: Path | str,
+        *,
+        kind: str,
+        name: str,
+        parents: Sequence[Artifact | str] = (),
+        metrics: Mapping[str, float] | None = None,
+        config_digest: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Artifact:
+        """Store a file or directory as the next version of ``name``.
+
+        The same content with the same parents under the same name is the version that already exists: it
+        is returned as first published, with its first metrics and producer. The same content from other
+        parents is a new version with the same digest (its lineage differs), sharing all bytes.
+
+        Args:
+            path: file or directory; links are followed, files are streamed.
+            kind: dataset, checkpoint, run, evaluation or model; a name keeps the kind of its first version.
+            parents: what it was made from: artifacts of this store or references to them.
+            metrics: key figures, finite numbers.
+            config_digest: digest of the configuration that produced it.
+            metadata: further JSON values.
+
+        Raises:
+            InvalidNameError: kind or name not allowed, the name holds another kind, or nothing to publish.
+            FileNotFoundError: ``path``, or the target of a link in it, does not exist.
+            ArtifactNotFoundError: a parent is not in this store.
+            SourceChangedError: a file changed meanwhile.
+        """
+        check_kind(kind)
+        check_name(name)
+        self._check_kind_of_name(self._references.read(name), name, kind)
+        links = tuple(self._link(parent) for parent in parents)
+        root = Path(path)
+        sources = list_files(root)
+        files = tuple(FileEntry(rel, sha256_file(source), source.stat().st_size) for rel, source in sources)
+        layout = "file" if root.is_file() else "directory"
+        digest = artifact_digest(kind, layout, files)
+        parent_digests = tuple(sorted({link.digest for link in links}))
+
+        before = self._references.read(name)
+        existing = before.find(digest, parent_digests) if before else None
+        if existing is None or not all(self._backend.exists(blob_key(entry.sha256)) for entry in files):
+            for (_, source), entry in zip(sources, files, strict=True):
+                self._backend.upload(source, blob_key(entry.sha256), entry.sha256)
+        if existing is not None:
+            return self._manifests.load(existing)
+        document = manifest_bytes(
+            digest=digest,
+            kind=kind,
+            name=name,
+            layout=layout,
+            files=files,
+            parents=links,
+            producer=describe_producer(config_digest),
+            created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+            metrics=_figures(metrics or {}),
+            metadata=metadata or {},
+        )
+        record = self._manifests.write(document, digest, files, links)
+
+        def append(reference: Reference | None) -> Reference:
+            self._check_kind_of_name(reference, name, kind)
+            current = reference or Reference(name, kind)
+            return current if current.find(digest, parent_digests) else current.appended(digest, record, parent_digests)
+
+        committed = self._references.update(name, append).find(digest, parent_digests)
+        assert committed is not None
+        artifact = self._manifests.load(committed)
+        logger.info("published %s %s (%s, %d files, %d bytes)", kind, artifact.ref, digest, len(files), artifact.size)
+        return artifact
+
+    def resolve(self, ref: str) -> Artifact:
+        """The artifact for ``name``, ``name@vN``, ``name@alias``, ``kind/name``, a digest prefix or a path.
+
+        Raises:
+            ArtifactNotFoundError: nothing answers.
+            AmbiguousReferenceError: a digest prefix of several artifacts.
+        """
+        return self._resolver.resolve(ref)
+
+    def holders(self, path: Path | str) -> list[Artifact]:
+        """Artifacts that hold this file, or are this directory, by content; oldest first."""
+        return self._resolver.holders(Path(path))
+
+    def fetch(self, artifact: Artifact | str) -> Path:
+        """A verified, read-only local directory (or file, if one file was published) with the content.
+
+        Raises:
+            CorruptArtifactError: stored bytes are missing or altered.
+        """
+        return checkout(self._backend, self._artifact(artifact), self._cache())
+
+    def tag(self, name: str, alias: str, target: Artifact | str, *, expected: str | None = _ANY) -> Artifact:
+        """Point ``name@alias`` at one of the name's versions and return that version.
+
+        Args:
+            target: the version: an artifact, its digest, or a reference.
+            expected: when given, the reference (``name@vN``) the alias must point to now, or None for "must not
+                exist yet"; of several writers that expect the same state exactly one succeeds.
+
+        Raises:
+            AliasConflictError: the alias does not point to ``expected`` any more.
+            ArtifactNotFoundError: ``target`` is not a version of ``name``.
+        """
+        check_alias(alias)
+        wanted = self._artifact(target)
+        chosen = 0
+
+        def point(reference: Reference | None) -> Reference:
+            nonlocal chosen
+            version = reference and (reference.holding(wanted.record) or _with_digest(reference, wanted.digest))
+            if not reference or not version:
+                raise ArtifactNotFoundError(f"cannot tag {name}@{alias}: {wanted.ref} is not a version of {name!r}")
+            chosen = version.version
+            number = dict(reference.aliases).get(alias)
+            present = f"{name}@v{number}" if number else None
+            if expected is not _ANY and present != expected:
+                raise AliasConflictError(
+                    f"{name}@{alias} points to {present or 'nothing'}, not to {expected or 'nothing'}: another writer "
+                    "moved it; read it again and decide anew"
+                )
+            return reference.pointing(alias, chosen)
+
+        self._references.update(name, point)
+        return self.resolve(f"{name}@v{chosen}")
+
+    def verify(self, artifact: Artifact | str) -> list[str]:
+        """Re-hash every stored byte; one message per file that is missing or altered, empty when all is well."""
+        subject = self._artifact(artifact)
+        problems = []
+        if artifact_digest(subject.kind, subject.layout, subject.files) != subject.digest:
+            problems.append(f"manifest: its files do not give the digest {subject.digest}")
+        for entry in subject.files:
+            try:
+                with self._backend.open(blob_key(entry.sha256)) as stream:
+                    found = sha256_stream(stream)
+            except FileNotFoundError:
+                problems.append(f"{entry.path}: blob {entry.sha256} is missing")
+                continue
+            if found != entry.sha256:
+                problems.append(f"{entry.path}: stored bytes hash to {found}, manifest says {entry.sha256}")
+        return problems
+
+    def ancestors(self, artifact: Artifact | str) -> list[Artifact]:
+        """Everything it was made from, nearest first, each once."""
+        return _walk(self._artifact(artifact), self.parents)
+
+    def descendants(self, artifact: Artifact | str) -> list[Artifact]:
+        """Everything made from its content, nearest first, each once."""
+        return _walk(self._artifact(artifact), lambda a: self._manifests.with_parent(a.digest))
+
+    def parents(self, artifact: Artifact) -> list[Artifact]:
+        """The artifacts it was made from directly, in the order they were given."""
+        return [self.resolve(link.ref) for link in artifact.parents]
+
+    def versions(self, name: str) -> list[Artifact]:
+        """All versions of a name, oldest first."""
+        reference = self._references.read(name)
+        if reference is None:
+            raise ArtifactNotFoundError(f"no artifact is named {name!r}; `relax lineage list` shows the names")
+        return [self._manifests.load(version) for version in reference.versions]
+
+    def aliases(self, name: str) -> dict[str, int]:
+        """Alias -> version number, ``latest`` included; empty for an unknown name."""
+        reference = self._references.read(name)
+        return {**dict(reference.aliases), "latest": len(reference.versions)} if reference else {}
+
+    def names(self, kind: str | None = None) -> Iterator[str]:
+        """Published names, sorted; of one kind when given."""
+        for name in self._references.names():
+            reference = self._references.read(name)
+            if reference and kind in (None, reference.kind):
+                yield name
+
+    def _artifact(self, artifact: Artifact | str) -> Artifact:
+        return self.resolve(artifact) if isinstance(artifact, str) else artifact
+
+    def _link(self, parent: Artifact | str) -> ParentLink:
+        found = self.resolve(parent if isinstance(parent, str) else parent.ref)
+        if not isinstance(parent, str) and parent.digest != found.digest:
+            raise ArtifactNotFoundError(f"parent {parent.ref} ({parent.short_digest}) belongs to another store")
+        return ParentLink(found.ref, found.digest)
+
+    def _check_kind_of_name(self, reference: Reference | None, name: str, kind: str) -> None:
+        if reference is not None and reference.kind != kind:
+            raise InvalidNameError(
+                f"cannot publish a {kind} as {name!r}: that name holds artifacts of kind {reference.kind}; "
+                f"choose another name, such as {name}-{kind}"
+            )
+
+    def _cache(self) -> Path:
+        if self._backend.cache_directory is not None:
+            return self._backend.cache_directory
+        return Path.home() / ".cache" / "relax-engine" / "artifacts" / self.store_id
+
+
+def _with_digest(reference: Reference, digest: str) -> Version | None:
+    return next((version for version in reference.versions if version.digest == digest), None)
+
+
+def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
+    figures = {key: float(value) for key, value in metrics.items()}
+    for key, value in figures.items():
+        if not math.isfinite(value):
+            raise ValueError(f"metric {key!r} is {value}; a manifest holds finite numbers only")
+    return figures
+
+
+def _walk(start: Artifact, neighbours: Callable[[Artifact], list[Artifact]]) -> list[Artifact]:
+    seen, order, frontier = {start.ref}, [], [start]
+    while frontier:
+        following = []
+        for artifact in frontier:
+            for other in neighbours(artifact):
+                if other.ref not in seen:
+                    seen.add(other.ref)
+                    order.append(other)
+                    following.append(other)
+        frontier = following
+    return order

@@ -1,0 +1,99 @@
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from relax_engine.cli.lineage import main
+from relax_engine.lineage import ArtifactStore
+
+
+@pytest.fixture
+def chain(store: ArtifactStore, tmp_path: Path) -> ArtifactStore:
+    def publish(name: str, kind: str, parents: list[str], **metrics: float) -> None:
+        path = tmp_path / f"{name}.bin"
+        path.write_text(name)
+        store.publish(path, kind=kind, name=name, parents=parents, metrics=metrics)
+
+    publish("raw", "dataset", [], rows=5500)
+    publish("prompts", "dataset", ["raw"], rows=5000)
+    publish("warm", "checkpoint", [])
+    publish("trained", "checkpoint", ["warm", "prompts"], reward=0.75)
+    publish("tiny", "model", ["trained", "warm"])
+    return store
+
+
+def run(store: ArtifactStore, *arguments: str) -> int:
+    return main([*arguments, "--store", store.url])
+
+
+def test_show_prints_the_chain_from_model_to_raw_dataset(chain: ArtifactStore, capsys: pytest.CaptureFixture[str]):
+    assert run(chain, "show", "tiny") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition("@v1")[0] for line in lines] == [
+        "model tiny",
+        "├── checkpoint trained",
+        "│   ├── checkpoint warm",
+        "│   └── dataset prompts",
+        "│       └── dataset raw",
+        "└── checkpoint warm",
+    ]
+    assert lines[5].endswith("(above)")
+    assert "reward=0.75" in lines[1]
+    assert lines[4].endswith("rows=5500")
+    assert chain.resolve("raw").short_digest in lines[4]
+
+
+def test_json_carries_whole_manifests(chain: ArtifactStore, capsys: pytest.CaptureFixture[str]):
+    assert run(chain, "show", "tiny", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["ref"] == "tiny@v1"
+    assert shown["files"][0]["path"] == "tiny.bin"
+    assert [a["ref"] for a in shown["ancestors"]] == ["trained@v1", "warm@v1", "prompts@v1", "raw@v1"]
+
+
+def test_list_walks_tag_and_which(chain: ArtifactStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert run(chain, "tag", "tiny", "production", "tiny@v1") == 0
+    assert "tiny@production -> tiny@v1" in capsys.readouterr().out
+    assert run(chain, "list", "--kind", "model", "--json") == 0
+    assert [(r["ref"], r["aliases"]) for r in json.loads(capsys.readouterr().out)] == [
+        ("tiny@v1", {"production": 1, "latest": 1})
+    ]
+    assert run(chain, "list") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 6
+    assert run(chain, "descendants", "raw", "--json") == 0
+    assert [a["ref"] for a in json.loads(capsys.readouterr().out)] == ["prompts@v1", "trained@v1", "tiny@v1"]
+    assert run(chain, "ancestors", "prompts") == 0
+    assert capsys.readouterr().out.startswith("dataset raw@v1")
+    assert run(chain, "which", str(tmp_path / "trained.bin")) == 0
+    assert capsys.readouterr().out.startswith("checkpoint trained@v1")
+
+
+def test_failures_exit_non_zero_with_the_reason(
+    chain: ArtifactStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert run(chain, "show", "tiyn") == 1
+    assert "did you mean tiny" in capsys.readouterr().err
+    (blob,) = (b for b in (tmp_path / "store/blobs").glob("*/*") if b.read_bytes() == b"tiny")
+    blob.chmod(0o644)
+    blob.write_text("tinY")
+    assert run(chain, "verify", "tiny") == 1
+    assert "tiny.bin: stored bytes hash to" in capsys.readouterr().out
+    assert run(chain, "verify", "raw") == 0
+    assert main(["list", "--store", str(tmp_path / "nowhere")]) == 1
+    assert "no artifact store at" in capsys.readouterr().err
+
+
+def test_help_is_quick_and_imports_nothing_heavy():
+    code = (
+        "import sys\nfrom relax_engine.cli.lineage import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "sys.exit(any(m in sys.modules for m in ('torch', 'ray', 'pandas', 'fsspec')))"
+    )
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert "descendants" in done.stdout
+    assert time.monotonic() - start < 1.0
