@@ -30,7 +30,7 @@ def test_sigkill_at_random_moments_leaves_no_half_artifact(tmp_path: Path):
     url = str(tmp_path / "store")
     store = ArtifactStore.open(url)
     base = store.publish(make_tree(tmp_path / "base", 0, 1, 1000), kind="dataset", name="base")
-    undisturbed = start(PUBLISH_ONE, url, make_tree(tmp_path / "warm", -1, FILES, FILE_BYTES), "warm", base.ref)
+    undisturbed = start(PUBLISH_ONE, url, make_tree(tmp_path / "warm", 1000, FILES, FILE_BYTES), "warm", base.ref)
     begin = time.monotonic()
     assert undisturbed.communicate("\n", timeout=60)[0] == "warm@v1\n"
     duration = time.monotonic() - begin
