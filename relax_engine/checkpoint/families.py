@@ -84,9 +84,9 @@ def _read_rope(name: str, config: HfConfig) -> RopeSpec:
     """RoPE from either spelling: `rope_theta` + `rope_scaling`, or transformers 5's `rope_parameters`."""
     parameters: dict[str, Any] = dict(config.get("rope_scaling") or {})
     parameters.update(config.get("rope_parameters") or {})
-    theta = float(parameters.get("rope_theta", config.get("rope_theta", 10000.0)))
+    theta = float(parameters.get("rope_theta") or config.get("rope_theta") or 10000.0)
     kind = parameters.get("rope_type", parameters.get("type", "default"))
-    if float(parameters.get("partial_rotary_factor", config.get("partial_rotary_factor") or 1.0)) != 1.0:
+    if float(parameters.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0) != 1.0:
         raise UnsupportedModelError(f"{name}: partial rotary embeddings are not supported (partial_rotary_factor != 1)")
     if kind == "default":
         return RopeSpec(theta)

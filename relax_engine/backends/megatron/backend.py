@@ -1,0 +1,322 @@
+"""The training backend: one model, its optimizer, and the operations the roles call.
+
+What lives here: `MegatronBackend`, which wires the parts of this package together. What does not: the
+algorithm (a loss function handed in), the stream, weight transport, checkpoint directories.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from torch import Tensor
+
+from relax_engine.algorithms.objective import LossFn, LossInputs
+from relax_engine.backends.megatron import parallel, state
+from relax_engine.backends.megatron.device import compute_device
+from relax_engine.backends.megatron.metrics import reduce_metrics
+from relax_engine.backends.megatron.model import ResponseTargets, build_model
+from relax_engine.backends.megatron.optimizer import build_optimizer, build_scheduler
+from relax_engine.backends.megatron.packing import Packing, pack, plan_micro_batches
+from relax_engine.backends.megatron.rope import RotaryTable
+from relax_engine.backends.megatron.settings import BackendSettings, ParallelLayout, read_settings
+from relax_engine.backends.megatron.spec import PackedSequences
+from relax_engine.backends.megatron.weights import load_tensors, named_hf_tensors, read_hf_tensors
+from relax_engine.checkpoint.families import model_spec
+from relax_engine.checkpoint.mapping import WeightMap
+from relax_engine.stream.columns import Column, ColumnBatch
+
+if TYPE_CHECKING:
+    from relax_engine.config import RunConfig
+
+logger = logging.getLogger(__name__)
+
+
+class MegatronBackend:
+    """One rank's share of a model, trained with Megatron-core.
+
+    Every method is collective: all ranks of the world call the same methods in the same order, each with
+    the rows of its data-parallel rank (tensor-parallel ranks of one replica with the same rows).
+    """
+
+    def __init__(
+        self,
+        config: RunConfig | BackendSettings,
+        *,
+        rank: int,
+        world_size: int,
+        init_method: str,
+        trainable: bool = True,
+        layout: ParallelLayout | None = None,
+    ) -> None:
+        """Join the world and build a randomly initialised model.
+
+        Args:
+            config: the run's configuration, or the settings read from it.
+            init_method: `tcp://host:port` at which rank 0 listens; unused in a world of one.
+            trainable: False builds no optimizer and no gradient buffers (reference, actor_fwd).
+            layout: replaces the configured one.
+
+        Raises:
+            UnknownArchitectureError: the checkpoint's architecture has no mapping.
+            ValueError: the configuration asks for what the backend does not offer.
+        """
+        settings = config if isinstance(config, BackendSettings) else read_settings(config.flat, layout=layout)
+        self.settings = settings
+        self.spec = model_spec(json.loads((Path(settings.hf_checkpoint) / "config.json").read_text()))
+        self.weights = WeightMap(self.spec)
+        parallel.join(rank, world_size, init_method, settings.layout, settings.seed)
+        self.iteration = 0
+        self._model = build_model(self.spec, settings.layout, dtype=settings.dtype, recompute=settings.recompute)
+        self._device = compute_device()
+        self._rotary = RotaryTable(self.spec.rope, self.spec.head_dim, settings.dtype, self._device)
+        self._trainable = trainable
+        if trainable:
+            self._make_trainable()
+        else:
+            self._model.requires_grad_(False).eval()
+
+    def _make_trainable(self) -> None:
+        distributed = self.settings.optimizer.use_distributed_optimizer
+        ddp_config = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=distributed)
+        self._ddp = DistributedDataParallel(self._model.config, ddp_config, self._model)
+        self._optimizer = build_optimizer(self._ddp, self.settings.optimizer, self.settings.dtype)
+        self._scheduler = build_scheduler(self._optimizer, self.settings.optimizer)
+        # The token count that Megatron would divide by is left out: `loss_weights` hold the normalisation.
+        self._model.config.finalize_model_grads_func = lambda model, _tokens, **options: finalize_model_grads(
+            model, None, **options
+        )
+
+    @property
+    def data_parallel_rank(self) -> int:
+        """Which share of the global batch this rank works on."""
+        return parallel_state.get_data_parallel_rank()
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Number of shares of the global batch."""
+        return parallel_state.get_data_parallel_world_size()
+
+    def forward_log_probs(self, batch: ColumnBatch, *, temperature: float, max_tokens: int) -> Column:
+        """Log-probabilities of the response tokens under `softmax(logits / temperature)`.
+
+        Args:
+            batch: columns `tokens` and `response_lengths`, this data-parallel rank's rows.
+            max_tokens: token budget of one forward pass.
+
+        Returns:
+            Ragged float32 column in the compact response layout, rows in the batch's order.
+        """
+        plan = plan_micro_batches(batch["tokens"].lengths, max_tokens=max_tokens, micro_batch_size=1)
+        packings = [self._pack(batch.select(rows)) for rows in plan]
+        with torch.no_grad():
+            parts = [self._forward(packing, temperature, entropy=False).cpu() for packing in packings]
+        offsets = np.concatenate([[0], np.cumsum(batch["response_lengths"].values, dtype=np.int64)])
+        values = torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
+        return Column(values, offsets)
+
+    def train_step(
+        self,
+        batch: ColumnBatch,
+        loss_fn: LossFn,
+        *,
+        temperature: float,
+        max_tokens: int | None,
+        micro_batch_size: int,
+    ) -> dict[str, float]:
+        """One optimizer step on this data-parallel rank's rows.
+
+        Args:
+            batch: `tokens`, `response_lengths` and the columns the loss needs (`loss_fn.columns`; without
+                that attribute, every column). The normalisation in `loss_weights` covers the global batch.
+            loss_fn: a plain sum over tokens; it asks for entropies with a true `needs_entropy` attribute.
+            max_tokens: token budget of a micro-batch; None makes micro-batches of `micro_batch_size` rows.
+
+        Returns:
+            The loss function's metrics over all micro-batches and ranks, with `loss`, `grad_norm` (before
+            clipping) and `lr` (of this step).
+        """
+        self._require_trainable("train_step")
+        plan = plan_micro_batches(
+            batch["tokens"].lengths,
+            max_tokens=max_tokens,
+            micro_batch_size=micro_batch_size,
+            agree=self._largest_of_all_ranks,
+        ) or [np.empty(0, np.int64)]
+        self._ddp.zero_grad_buffer()
+        self._optimizer.zero_grad()  # `.grad` aliases the buffer since the last step: backward would add to it twice
+        metrics = get_forward_backward_func()(
+            forward_step_func=partial(self._forward_step, loss_fn=loss_fn, temperature=temperature),
+            data_iterator=iter([batch.select(rows) if len(rows) else None for rows in plan]),
+            model=[self._ddp],
+            num_microbatches=len(plan),
+            seq_length=1,
+            micro_batch_size=1,
+            forward_only=False,
+        )
+        learning_rate = self._optimizer.param_groups[0]["lr"]
+        _, grad_norm, _ = self._optimizer.step()
+        self._scheduler.step(1)
+        self.iteration += 1
+        reduced = reduce_metrics(metrics, parallel_state.get_data_parallel_group())
+        return reduced | {"grad_norm": float(grad_norm), "lr": float(learning_rate)}
+
+    def _forward_step(
+        self, data: Iterator[ColumnBatch | None], model: torch.nn.Module, *, loss_fn: LossFn, temperature: float
+    ) -> tuple[Tensor, Any]:
+        """Megatron's forward step: the output of one micro-batch, and the function that makes it a loss."""
+        rows = next(data)
+        packing = self._pack(rows)
+        entropy = bool(getattr(loss_fn, "needs_entropy", False))
+        output = self._forward(packing, temperature, entropy=entropy, model=model)
+        return output, partial(self._loss, rows=rows, packing=packing, loss_fn=loss_fn, entropy=entropy)
+
+    def _loss(
+        self, output: Tensor, *, rows: ColumnBatch | None, packing: Packing, loss_fn: LossFn, entropy: bool
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Loss, number of tokens (unused by the plain sum) and metrics of one micro-batch."""
+        tokens = torch.zeros((), dtype=torch.int, device=self._device)
+        if rows is None or len(packing.targets) == 0:
+            return output.sum(), tokens, {}
+        names = getattr(loss_fn, "columns", None) or list(rows)
+        inputs = LossInputs(
+            columns={name: torch.tensor(rows[name].values).to(self._device) for name in names},
+            offsets=torch.from_numpy(packing.response_offsets).to(self._device),
+        )
+        log_probs, entropies = (output[0], output[1]) if entropy else (output, None)
+        loss, metrics = loss_fn(log_probs, entropies, inputs)
+        return loss, tokens, {"loss": loss.detach()} | metrics
+
+    def _pack(self, rows: ColumnBatch | None) -> Packing:
+        layout = self.settings.layout
+        return pack(rows, multiple_of=layout.tensor if layout.sequence_parallel else 1)
+
+    def _forward(
+        self, packing: Packing, temperature: float, *, entropy: bool, model: torch.nn.Module | None = None
+    ) -> Tensor:
+        move = lambda array: torch.from_numpy(array).to(self._device)  # noqa: E731
+        return (model or self._model)(
+            input_ids=move(packing.tokens)[None],
+            position_ids=None,
+            attention_mask=None,
+            labels=ResponseTargets(move(packing.predictors), move(packing.targets), temperature, entropy),
+            packed_seq_params=PackedSequences.of(packing, self._rotary, self._device),
+        )
+
+    def _largest_of_all_ranks(self, count: int) -> int:
+        if self.data_parallel_size == 1:
+            return count
+        tensor = torch.tensor([count], device=self._device)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX, group=parallel_state.get_data_parallel_group())
+        return int(tensor.item())
+
+    def load_hf(self, directory: str | Path) -> None:
+        """Load a Hugging Face directory's safetensors, streamed tensor by tensor."""
+        self.load_hf_tensors(read_hf_tensors(directory))
+
+    def load_hf_tensors(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Load full Hugging Face tensors, in any order; each rank keeps its slices.
+
+        Raises:
+            WeightMappingError: a tensor is missing, unexpected or of the wrong shape.
+        """
+        load_tensors(self._model, self.weights, tensors)
+        self._parameters_changed()
+
+    def named_hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Full Hugging Face tensors one after another, the same on every rank.
+
+        A tensor may share memory with the model: use it before the next `train_step`.
+        """
+        return named_hf_tensors(self._model, self.weights)
+
+    def save(self, directory: str | Path, *, extra: dict[str, Any]) -> None:
+        """Write the whole training state into `directory` (created if absent).
+
+        Args:
+            extra: plain values and tensors, the same on every rank; `load` returns them.
+
+        Raises:
+            TypeError: `extra` holds something that could not be read back safely.
+        """
+        state.require_plain(extra)
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        content: dict[str, Any] = {"model": self._model.sharded_state_dict()}
+        if self._trainable:
+            content["optimizer"] = self._optimizer_state(content["model"], loading=False)
+            content["scheduler"] = self._scheduler.state_dict()
+        content |= {
+            "rng": state.rng_object(state.get_rng_state()),
+            "world": state.world_shape(),
+            "iteration": self.iteration,
+            "extra": extra,
+        }
+        state.save_state(directory, content)
+
+    def load(self, directory: str | Path, *, optimizer: bool) -> dict[str, Any]:
+        """Read one checkpoint directory, written under any tensor- or data-parallel size.
+
+        Args:
+            optimizer: also restore optimizer, schedule, iteration and RNG, which continues the run exactly
+                when the layout is the same. False takes the weights alone.
+
+        Returns:
+            The `extra` given to `save` ({} for an imported checkpoint).
+
+        Raises:
+            FileNotFoundError: not a complete checkpoint.
+            ValueError: `optimizer` is asked for and the checkpoint has none.
+        """
+        common = state.load_common(directory)
+        template: dict[str, Any] = {"model": self._model.sharded_state_dict()}
+        if optimizer:
+            self._require_trainable("load(optimizer=True)")
+            if "optimizer" not in common or "scheduler" not in common:
+                raise ValueError(f"{directory} holds weights but no optimizer state; load it with optimizer=False")
+            template["optimizer"] = self._optimizer_state(template["model"], loading=True)
+            if common.get("world") == state.world_shape():
+                template["rng"] = state.rng_object({})
+            else:
+                logger.warning("%s was saved under %s: RNG state is seeded afresh", directory, common.get("world"))
+        loaded = state.load_state(directory, template)
+        self._model.load_state_dict(loaded["model"])
+        if optimizer:
+            self._optimizer.load_state_dict(loaded["optimizer"])
+            self._scheduler.num_steps = 0
+            self._scheduler.load_state_dict(loaded["scheduler"])
+            self.iteration = loaded["iteration"]
+            if "rng" in template:
+                state.set_rng_state(loaded["rng"])
+        else:
+            self._parameters_changed()
+        return loaded.get("extra", {})
+
+    def _optimizer_state(self, model_state: dict[str, Any], *, loading: bool) -> dict[str, Any]:
+        distributed = self.settings.optimizer.use_distributed_optimizer
+        return state.optimizer_state(self._optimizer, model_state, distributed=distributed, loading=loading)
+
+    def _parameters_changed(self) -> None:
+        if self._trainable:
+            self._optimizer.reload_model_params()
+
+    def _require_trainable(self, what: str) -> None:
+        if not self._trainable:
+            raise RuntimeError(f"{what} needs a backend built with trainable=True")
+
+    def close(self) -> None:
+        """Leave the world; the last model of the process destroys the process groups."""
+        parallel.leave()

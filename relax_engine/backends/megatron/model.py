@@ -1,0 +1,130 @@
+"""The model: Megatron's `GPTModel` from a `ModelSpec`, ending in log-probabilities of responses.
+
+What lives here: the translation of the architecture into Megatron's configuration, and the head that
+projects only response positions to the vocabulary. What does not: layers (`spec.py`), loading
+weights (`weights.py`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.models.gpt import GPTModel
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from megatron.core.tensor_parallel.layers import linear_with_grad_accumulation_and_async_allreduce
+from megatron.core.transformer import TransformerConfig
+from torch import Tensor
+
+from relax_engine.backends.megatron.device import compute_device
+from relax_engine.backends.megatron.log_probs import VocabSlice, token_log_probs
+from relax_engine.backends.megatron.settings import ParallelLayout, RecomputeSettings
+from relax_engine.backends.megatron.spec import block_spec
+from relax_engine.checkpoint.families import ModelSpec
+from relax_engine.checkpoint.mapping import padded_vocab_size
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTargets:
+    """What the head computes: for each response token the position that predicts it, and the token."""
+
+    predictors: Tensor
+    tokens: Tensor
+    temperature: float
+    entropy: bool
+
+
+class ResponseModel(GPTModel):
+    """`GPTModel` whose output, given `labels=ResponseTargets`, is per response token.
+
+    `forward(...)` returns `[R]` log-probabilities, or `[2, R]` with entropies in the second row.
+    Hidden states elsewhere (prompts, last tokens) never meet the vocabulary projection.
+    """
+
+    def __init__(self, spec: ModelSpec, config: TransformerConfig) -> None:
+        self.tensor_parallel = config.tensor_model_parallel_size
+        super().__init__(
+            config=config,
+            transformer_layer_spec=block_spec(config),
+            vocab_size=padded_vocab_size(spec.vocab_size, self.tensor_parallel),
+            max_sequence_length=spec.max_position_embeddings,
+            share_embeddings_and_output_weights=spec.tie_word_embeddings,
+            position_embedding_type="none",  # PackedAttention applies RoPE
+        )
+        columns = self.vocab_size // self.tensor_parallel
+        start = parallel_state.get_tensor_model_parallel_rank() * columns
+        group = parallel_state.get_tensor_model_parallel_group() if self.tensor_parallel > 1 else None
+        self.vocab_slice = VocabSlice(start, max(0, min(columns, spec.vocab_size - start)), group)
+
+    def _postprocess(self, hidden_states: Tensor, *, labels: ResponseTargets, **_: Any) -> Tensor:
+        """Megatron's hook between the last layer and the output; `hidden_states` is `[tokens, 1, hidden]`."""
+        sequence_parallel = self.config.sequence_parallel
+        if sequence_parallel:
+            hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=True)
+        selected = hidden_states.squeeze(1).index_select(0, labels.predictors)
+        weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
+        logits = linear_with_grad_accumulation_and_async_allreduce(
+            selected,
+            self.output_layer.weight if weight is None else weight,
+            bias=None,
+            gradient_accumulation_fusion=False,
+            allreduce_dgrad=self.tensor_parallel > 1 and not sequence_parallel,
+            sequence_parallel=False,
+        )
+        log_probs, entropy = token_log_probs(
+            logits, labels.tokens, self.vocab_slice, temperature=labels.temperature, entropy=labels.entropy
+        )
+        return log_probs if entropy is None else torch.stack([log_probs, entropy])
+
+
+def build_model(
+    spec: ModelSpec, layout: ParallelLayout, *, dtype: torch.dtype, recompute: RecomputeSettings
+) -> ResponseModel:
+    """A randomly initialised model on `compute_device`, the same for every layout given the same seed."""
+    with warnings.catch_warnings():
+        # Megatron warns about the default of one of its own options, which is not used here.
+        warnings.filterwarnings("ignore", message="full scope is deprecated", category=UserWarning)
+        return ResponseModel(spec, _transformer_config(spec, layout, dtype, recompute)).to(compute_device(), dtype)
+
+
+def _transformer_config(
+    spec: ModelSpec, layout: ParallelLayout, dtype: torch.dtype, recompute: RecomputeSettings
+) -> TransformerConfig:
+    return TransformerConfig(
+        num_layers=spec.num_layers,
+        hidden_size=spec.hidden_size,
+        ffn_hidden_size=spec.ffn_hidden_size,
+        num_attention_heads=spec.num_attention_heads,
+        num_query_groups=spec.num_query_groups,
+        kv_channels=spec.head_dim,
+        normalization="RMSNorm",
+        layernorm_epsilon=spec.rms_norm_eps,
+        qk_layernorm=spec.qk_norm,
+        gated_linear_unit=True,
+        activation_func=torch.nn.functional.silu,
+        add_bias_linear=False,
+        add_qkv_bias=spec.qkv_bias,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        tensor_model_parallel_size=layout.tensor,
+        sequence_parallel=layout.sequence_parallel,
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        bf16=dtype == torch.bfloat16,
+        use_cpu_initialization=compute_device().type == "cpu",
+        # The loss is a plain sum over all ranks' tokens: gradients are added up, never averaged.
+        calculate_per_token_loss=True,
+        # Fusions below are compiled or CUDA-only.
+        bias_activation_fusion=False,
+        bias_dropout_fusion=False,
+        masked_softmax_fusion=False,
+        gradient_accumulation_fusion=False,
+        apply_rope_fusion=False,
+        persist_layer_norm=False,
+        recompute_granularity=recompute.granularity,
+        recompute_method=recompute.method,
+        recompute_num_layers=recompute.num_layers,
+    )

@@ -1,0 +1,130 @@
+"""What the backend needs to know, as plain values.
+
+What lives here: the small dataclasses the parts of the backend are built from, and reading them
+from the run's flat configuration. What does not: anything of Megatron.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+LrDecayStyle = Literal["constant", "linear", "cosine", "inverse-square-root"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelLayout:
+    """How the model is spread over processes; the rest of the world is data parallel.
+
+    `sequence_parallel` also cuts activations between the tensor-parallel regions along the tokens.
+    """
+
+    tensor: int = 1
+    sequence_parallel: bool = False
+
+    def __post_init__(self) -> None:
+        if self.tensor < 1:
+            raise ValueError(f"tensor_model_parallel_size must be at least 1, got {self.tensor}")
+        if self.sequence_parallel and self.tensor == 1:
+            raise ValueError("sequence_parallel needs tensor_model_parallel_size of at least 2, got 1")
+
+    def data_parallel(self, world_size: int) -> int:
+        """Number of data-parallel replicas in a world of `world_size` processes.
+
+        Raises:
+            ValueError: the world is not a multiple of the model-parallel size.
+        """
+        if world_size % self.tensor:
+            raise ValueError(
+                f"{world_size} processes cannot hold replicas of {self.tensor} tensor-parallel ranks each; "
+                f"use a multiple of --tensor-model-parallel-size"
+            )
+        return world_size // self.tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputeSettings:
+    """Which activations the backward pass computes again instead of keeping (Megatron's flags)."""
+
+    granularity: Literal["full", "selective"] | None = None
+    method: Literal["uniform", "block"] | None = None
+    num_layers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSettings:
+    """AdamW and its learning-rate schedule. Step counts are optimizer steps.
+
+    `clip_grad` is the largest global gradient norm (0: no clipping). The rate rises linearly from 0
+    over `lr_warmup_iters`, then follows `lr_decay_style` down to `min_lr` at `lr_decay_iters`.
+    """
+
+    lr: float = 1e-6
+    min_lr: float = 0.0
+    lr_decay_style: LrDecayStyle = "constant"
+    lr_warmup_iters: int = 0
+    lr_decay_iters: int = 1
+    weight_decay: float = 0.01
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_eps: float = 1e-8
+    clip_grad: float = 1.0
+    use_distributed_optimizer: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.min_lr <= self.lr:
+            raise ValueError(f"min_lr must be between 0 and lr, got min_lr={self.min_lr}, lr={self.lr}")
+        if self.lr_decay_style != "constant" and self.lr_warmup_iters >= self.lr_decay_iters:
+            raise ValueError(
+                f"lr_warmup_iters ({self.lr_warmup_iters}) must be below lr_decay_iters ({self.lr_decay_iters})"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSettings:
+    """Everything that `MegatronBackend` reads from the configuration."""
+
+    hf_checkpoint: str
+    layout: ParallelLayout
+    optimizer: OptimizerSettings
+    recompute: RecomputeSettings = RecomputeSettings()
+    dtype: torch.dtype = torch.float32
+    seed: int = 1234
+
+
+def read_settings(flat: Any, *, layout: ParallelLayout | None = None) -> BackendSettings:
+    """Read the flat configuration view (`RunConfig.flat`); `layout` replaces the configured one.
+
+    Raises:
+        ValueError: a parallelism that this backend does not offer, or contradictory values.
+    """
+    for name in ("pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size"):
+        if getattr(flat, name, 1) not in (None, 1):
+            raise ValueError(f"{name}={getattr(flat, name)} is not supported by the Megatron backend; set it to 1")
+    return BackendSettings(
+        hf_checkpoint=str(flat.hf_checkpoint),
+        layout=layout or ParallelLayout(flat.tensor_model_parallel_size, flat.sequence_parallel),
+        optimizer=_read_optimizer(flat),
+        recompute=RecomputeSettings(flat.recompute_granularity, flat.recompute_method, flat.recompute_num_layers),
+        dtype=torch.bfloat16 if flat.bf16 else torch.float32,
+        seed=flat.seed,
+    )
+
+
+def _read_optimizer(flat: Any) -> OptimizerSettings:
+    all_steps = (flat.num_rollout or 1) * (flat.num_steps_per_rollout or 1)
+    return OptimizerSettings(
+        lr=flat.lr,
+        min_lr=flat.min_lr,
+        lr_decay_style=flat.lr_decay_style,
+        lr_warmup_iters=flat.lr_warmup_iters,
+        lr_decay_iters=flat.lr_decay_iters or all_steps,
+        weight_decay=flat.weight_decay,
+        adam_beta1=flat.adam_beta1,
+        adam_beta2=flat.adam_beta2,
+        adam_eps=flat.adam_eps,
+        clip_grad=flat.clip_grad,
+        use_distributed_optimizer=flat.use_distributed_optimizer,
+    )

@@ -1,0 +1,175 @@
+"""The layer specification: Megatron's layers with our norm and core attention plugged in.
+
+What lives here: the two modules that Megatron's plain (non Transformer Engine) layers lack, given to
+it through its own extension point, `ModuleSpec`. `RMSNorm` allows sequence parallelism;
+`PackedAttention` takes packed sequences (THD) and applies RoPE itself. What does not: the rest of the
+transformer layer, which is Megatron's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.transformer import ModuleSpec, TransformerConfig
+from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from torch import Tensor
+
+from relax_engine.backends.megatron.packing import Bucket, Packing
+from relax_engine.backends.megatron.rope import RotaryTable, rotate
+
+
+@dataclass
+class PackedSequences(PackedSeqParams):
+    """One packed micro-batch as the attention layers see it; the same object for all layers.
+
+    Besides Megatron's boundaries: the rectangles attention works on, the indices between packed
+    tokens and rectangle cells (None where they coincide), and the RoPE table.
+    """
+
+    buckets: tuple[Bucket, ...] = ()
+    to_padded: Tensor | None = None
+    to_packed: Tensor | None = None
+    rotary: RotaryTable | None = None
+
+    @classmethod
+    def of(cls, packing: Packing, rotary: RotaryTable, device: torch.device) -> PackedSequences:
+        """Move the index arithmetic of `packing` to `device`."""
+        cu_lengths = torch.from_numpy(packing.cu_lengths).to(device)
+        longest = max(bucket.length for bucket in packing.buckets)
+        dense = len(packing.buckets) == 1 and len(packing.to_padded) == len(packing.tokens)
+        return cls(
+            qkv_format="thd",
+            cu_seqlens_q=cu_lengths,
+            cu_seqlens_kv=cu_lengths,
+            max_seqlen_q=longest,
+            max_seqlen_kv=longest,
+            buckets=packing.buckets,
+            to_padded=None if dense else torch.from_numpy(packing.to_padded).to(device),
+            to_packed=None if dense else torch.from_numpy(packing.to_packed).to(device),
+            rotary=rotary,
+        )
+
+
+class _Gather(torch.autograd.Function):
+    """Row gather whose gradient is the opposite gather: what falls outside has no gradient.
+
+    Padding cells repeat a token but take no part in any result, so their gradient is zero.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, forward_index: Tensor, backward_index: Tensor) -> Tensor:
+        ctx.save_for_backward(backward_index)
+        return rows.index_select(0, forward_index)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (backward_index,) = ctx.saved_tensors
+        return grads[0].index_select(0, backward_index), None, None
+
+
+class _Rotate(torch.autograd.Function):
+    """RoPE; the gradient is the rotation by the opposite angle."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return rotate(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return rotate(grads[0], cos, -sin), None, None
+
+
+class PackedAttention(MegatronModule):
+    """Causal attention over packed sequences, with RoPE and grouped key/value heads.
+
+    Each group of similar lengths is one rectangle and one call of scaled dot-product attention:
+    right padding needs no mask, as no token attends to what comes after it.
+    """
+
+    def __init__(self, config: TransformerConfig, softmax_scale: float | None = None, **_: Any) -> None:
+        super().__init__(config=config)
+        self.softmax_scale = softmax_scale
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        packed_seq_params: PackedSequences,
+        **_: Any,
+    ) -> Tensor:
+        """Attend.
+
+        Args:
+            query: `[tokens, heads, d]`. key, value: `[tokens, groups, d]`.
+            attention_mask: must be None; sequences are causal and do not see each other.
+
+        Returns:
+            `[tokens, heads * d]`.
+        """
+        packed = packed_seq_params
+        if packed.to_padded is not None:
+            query, key, value = (_Gather.apply(x, packed.to_padded, packed.to_packed) for x in (query, key, value))
+        outputs: list[Tensor] = []
+        start = 0
+        for bucket in packed.buckets:
+            end = start + bucket.rows * bucket.length
+            outputs.append(self._attend(query[start:end], key[start:end], value[start:end], bucket, packed))
+            start = end
+        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        return output if packed.to_packed is None else _Gather.apply(output, packed.to_packed, packed.to_padded)
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, bucket: Bucket, packed: PackedSequences) -> Tensor:
+        assert packed.rotary is not None
+        cos, sin = packed.rotary.upto(bucket.length)
+        query, key, value = (x.unflatten(0, (bucket.rows, bucket.length)) for x in (query, key, value))
+        query, key = _Rotate.apply(query, cos, sin), _Rotate.apply(key, cos, sin)
+        output = F.scaled_dot_product_attention(
+            query.transpose(1, 2),
+            key.transpose(1, 2),
+            value.transpose(1, 2),
+            is_causal=True,
+            scale=self.softmax_scale,
+            enable_gqa=query.shape[2] != key.shape[2],
+        )
+        return output.transpose(1, 2).reshape(bucket.rows * bucket.length, -1)
+
+
+class RMSNorm(torch.nn.Module):
+    """Root-mean-square norm over the last dimension, computed in float32 (arXiv 1910.07467).
+
+    Under sequence parallelism each rank sees its share of the tokens, so the weight is marked for
+    Megatron's gradient all-reduce over tensor-parallel ranks.
+    """
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-6, **_: Any) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = torch.nn.Parameter(torch.ones(hidden_size))
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x / sqrt(mean(x^2) + eps) * weight`, of `x`'s shape and dtype."""
+        return F.rms_norm(x.float(), (x.shape[-1],), None, self.eps).to(x.dtype) * self.weight
+
+
+def block_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
+    """The specification of all layers of `GPTModel`."""
+    layer: ModuleSpec = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization="RMSNorm")
+    submodules = layer.submodules
+    submodules.input_layernorm = submodules.pre_mlp_layernorm = RMSNorm
+    attention = submodules.self_attention.submodules
+    attention.core_attention = PackedAttention
+    if config.qk_layernorm:
+        attention.q_layernorm = attention.k_layernorm = RMSNorm
+    return TransformerBlockSubmodules(layer_specs=[layer] * config.num_layers, layer_norm=RMSNorm)
