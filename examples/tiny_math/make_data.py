@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 TASK = "spell_backward"
-MIN_LETTERS, MAX_LETTERS = 4, 7
+MIN_LETTERS, MAX_LETTERS = 3, 5
 PROMPT_TEMPLATE = "reverse {word}"
-TRAIN_ROWS, HELDOUT_ROWS, SFT_ROWS = 6000, 512, 8192
+TRAIN_ROWS, HELDOUT_ROWS, SFT_ROWS = 5120, 512, 6144
 SPLITS = ("train", "heldout", "sft")
 
 
@@ -41,11 +41,10 @@ def generate(seed: int, min_letters: int = MIN_LETTERS, max_letters: int = MAX_L
 
 
 def to_row(entry: dict[str, Any], split: str, index: int) -> dict[str, Any]:
-    """One row in verl's layout; `messages` is the whole conversation, which supervised training reads."""
-    question = {"role": "user", "content": PROMPT_TEMPLATE.format(word=entry["metadata"]["word"])}
+    """One row in verl's layout; the ground truth is also the answer that supervised training learns."""
     return {
         "data_source": f"reasoning_gym/{TASK}",
-        "prompt": [question],
+        "prompt": [{"role": "user", "content": PROMPT_TEMPLATE.format(word=entry["metadata"]["word"])}],
         "ability": "reasoning",
         "reward_model": {"style": "rule", "ground_truth": entry["answer"]},
         "extra_info": {
@@ -54,7 +53,6 @@ def to_row(entry: dict[str, Any], split: str, index: int) -> dict[str, Any]:
             "source_index": entry["metadata"]["source_index"],
             "question": entry["question"],
         },
-        "messages": [question, {"role": "assistant", "content": entry["answer"]}],
     }
 
 
@@ -81,8 +79,6 @@ def make_data(
     # Held-out words are drawn first, so that a larger training set never takes one of them.
     for split, rows in (("heldout", heldout_rows), ("train", train_rows), ("sft", sft_rows)):
         table = pa.Table.from_pylist([to_row(next(entries), split, index) for index in range(rows)])
-        if split != "sft":
-            table = table.drop_columns(["messages"])
         paths[split] = directory / f"{split}.parquet"
         pq.write_table(table, paths[split], compression="zstd")
     return paths

@@ -1,0 +1,65 @@
+"""What validation sees of each row, and what it reports."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from data_prep.errors import DataValidationError, Finding
+
+OK = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class RuleResult:
+    """One rule of the suite, how many rows it looked at and how many broke it."""
+
+    rule: str
+    description: str
+    checked: int
+    failed: int
+
+
+@dataclass(slots=True)
+class ValidationReport:
+    """What was checked and found.
+
+    `stats` holds figures of the data (rows, label lengths in characters, prompt lengths in tokens, rows by source);
+    `docs` is the folder with the data documentation as HTML, if one was asked for.
+    """
+
+    path: str
+    rows: int
+    rules: list[RuleResult] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    stats: dict[str, Any] = field(default_factory=dict)
+    docs: Path | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether no rule is broken."""
+        return not self.findings
+
+    def raise_if_failed(self) -> None:
+        """Raise the findings.
+
+        Raises:
+            DataValidationError: a rule is broken.
+        """
+        if self.findings:
+            raise DataValidationError(self.path, self.findings)
+
+
+@dataclass(slots=True)
+class RowFacts:
+    """What the rules look at, one entry per row: small values, never the prompts themselves."""
+
+    row: list[int] = field(default_factory=list)
+    id: list[str | None] = field(default_factory=list)
+    prompt: list[str] = field(default_factory=list)
+    label: list[str] = field(default_factory=list)
+    label_length: list[int] = field(default_factory=list)
+    prompt_tokens: list[int] = field(default_factory=list)
+    data_source: Counter[str] = field(default_factory=Counter)
