@@ -1,0 +1,28 @@
+"""`--rm-type exact_match`: does the response give the label, word for word?
+
+For procedurally generated tasks whose one correct answer is a string.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from relax_engine.types import Sample
+
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+
+
+def exact_match_reward(args: Any, sample: Sample) -> float:
+    """1.0 if the last `<answer>...</answer>`, or without one the whole response, equals the label; else 0.0.
+
+    White space around either is ignored, case is not.
+
+    Raises:
+        ValueError: the label is empty.
+    """
+    label = (sample.label or "").strip()
+    if not label:
+        raise ValueError("the label is empty; exact_match needs an answer to compare with")
+    answers = _ANSWER.findall(sample.response)
+    return float((answers[-1] if answers else sample.response).strip() == label)
