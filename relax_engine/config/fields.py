@@ -5,10 +5,9 @@ What lives here: facts about fields. What does not: parsing (`flags`, `parse`) a
 
 from __future__ import annotations
 
-import difflib
 import json
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin
@@ -171,12 +170,3 @@ def pass_through_field(name: str) -> tuple[str, str] | None:
         if name.startswith(prefix) and len(name) > len(prefix):
             return field, name[len(prefix) :]
     return None
-
-
-def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that looks most like `name`, or None when none comes close."""
-    names = list(candidates)
-    longer = [candidate for candidate in names if candidate.endswith(f"_{name}")]
-    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
-    matches = matches or longer or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return matches[0] if matches else None

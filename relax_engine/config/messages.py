@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from relax_engine.config.fields import all_fields, flag_name, nearest
+from relax_engine.config.fields import all_fields, flag_name
+from relax_engine.utils.suggest import nearest
 
 _EXPECTED = {
     "int_parsing": "must be an integer",

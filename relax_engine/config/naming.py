@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from relax_engine.config.fields import SECTIONS, all_fields, flag_name, nearest, pass_through_field
+from relax_engine.config.fields import SECTIONS, all_fields, flag_name, pass_through_field
 from relax_engine.errors import ConfigError
+from relax_engine.utils.suggest import nearest
 
 
 def unknown_flag(name: str, extra: Iterable[str] = ()) -> ConfigError:

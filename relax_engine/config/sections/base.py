@@ -55,7 +55,12 @@ def read_literal(text: str) -> Any:
             raise ValueError(f"not valid JSON: {json_error.msg} at column {json_error.colno}") from None
 
 
-def _read_mapping(value: Any) -> Any:
+def read_mapping(value: Any) -> Any:
+    """The dictionary that `value`, if it is text, spells as JSON; everything else as it is.
+
+    Raises:
+        ValueError: text that is no JSON object.
+    """
     if not isinstance(value, str):
         return value
     parsed = read_literal(value)
@@ -84,7 +89,7 @@ def split_bracketed(text: str) -> list[Any]:
         return [item.strip().strip("'\"") for item in text.strip()[1:-1].split(",") if item.strip()]
 
 
-JsonObject = Annotated[dict[str, Any], BeforeValidator(_read_mapping)]
+JsonObject = Annotated[dict[str, Any], BeforeValidator(read_mapping)]
 """A dictionary; text is read as JSON."""
 
 StrList = Annotated[list[str], BeforeValidator(_read_list)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Annotated, Any
@@ -10,11 +11,11 @@ from pydantic import BeforeValidator
 
 from relax_engine.config.sections.base import Section, flag, group, split_bracketed
 
-_DATA_SUFFIXES = (".parquet", ".jsonl", ".json")
+_DATA_FILE = re.compile(r"\.(parquet|jsonl|json)(\[\d*:\d*\])?$")
 
 
 def _is_path(token: str) -> bool:
-    return "/" in token or token.endswith(_DATA_SUFFIXES)
+    return "/" in token or _DATA_FILE.search(token) is not None
 
 
 def read_eval_datasets(value: Any) -> Any:
@@ -57,7 +58,7 @@ class Evaluation(Section):
     """Held-out prompts and how responses to them are sampled."""
 
     eval_prompt_data: Annotated[dict[str, list[str]], BeforeValidator(read_eval_datasets)] = group(dict)
-    """Evaluation sets: `name path [path ...] [name path ...]`; a path without a name is named after its file."""
+    """Held-out prompts: `name path [path ...] [name path ...]`; a path without a name is named after its file."""
 
     eval_interval: int | None = flag(None, ge=1, unit="rollouts")
     """Evaluate before the first and after every so many rollouts; needs `--eval-prompt-data`."""

@@ -19,6 +19,9 @@ class Model(Section):
     bf16: bool = False
     """Train in bfloat16 with float32 master weights; without it in float32."""
 
+    fp16: bool = False
+    """Train in float16 with float32 master weights and dynamic loss scaling; excludes `--bf16`."""
+
     seed: int = flag(1234, ge=0)
     """Seed of model initialisation and dropout."""
 

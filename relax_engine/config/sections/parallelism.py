@@ -24,4 +24,4 @@ class Parallelism(Section):
     """Tensor parallelism inside experts. Default: `--tensor-model-parallel-size`."""
 
     sequence_parallel: bool = False
-    """Split activations between tensor-parallel regions over the sequence; without effect at size 1."""
+    """Split activations between tensor-parallel regions along the sequence; needs a tensor-parallel size above 1."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from relax_engine.config.sections.base import JsonObject, Section, flag, group, read_literal
+from relax_engine.config.sections.base import JsonObject, Section, flag, group, read_literal, read_mapping
 
 Role = Literal["actor", "rollout", "reference", "actor_fwd", "advantages"]
 
@@ -42,6 +42,9 @@ class Resources(Section):
 
     num_data_storage_units: int = flag(1, ge=1)
     """Storage processes that hold the blocks of the sample stream."""
+
+    train_env_vars: Annotated[dict[str, str], BeforeValidator(read_mapping)] = group(dict)
+    """Environment variables of the training processes only, as JSON (`{"OMP_NUM_THREADS": "1"}`)."""
 
     ray_address: str | None = None
     """Ray cluster to attach to (`auto`, `host:port`, `ray://host:port`); without it a local one is started."""

@@ -1,0 +1,52 @@
+# Everything runs from .venv, which `make install` fills once; later runs find its stamp and start at once.
+
+PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SOURCES := relax_engine data_prep tasks workflows examples tests
+
+export OMP_NUM_THREADS ?= 1
+export RAY_worker_niceness ?= 0
+export RAY_USAGE_STATS_ENABLED ?= 0
+export TOKENIZERS_PARALLELISM ?= false
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: install lint test demo bench docs clean
+
+install: $(STAMP)
+
+# torch comes first and through pip, whose own index settings choose the wheel that fits the machine; uv then
+# resolves everything else around it.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || \
+		{ echo "Python 3.11 or 3.12 is needed, $(PYTHON) is another one; set PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV) (a few minutes the first time) ..."
+	@$(BIN)/python -m pip install --quiet uv "torch==$$(sed -n 's/.*"torch==\([^"]*\)".*/\1/p' pyproject.toml)"
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[test]'
+	@touch $@
+
+lint: $(STAMP)
+	@$(BIN)/ruff check $(SOURCES)
+	@$(BIN)/ruff format --check --quiet $(SOURCES)
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+test: $(STAMP) lint
+	@$(BIN)/python -m pytest $(ARGS)
+
+demo: $(STAMP)
+	@$(BIN)/python -m examples.tiny_math.demo $(ARGS)
+
+bench: $(STAMP)
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[bench]'
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script $(ARGS); done
+
+# The tables and the schema that follow from the code.
+docs: $(STAMP)
+	@$(BIN)/python -m relax_engine.config.reference docs
+
+clean:
+	@rm -rf build artifacts .mypy_cache .ruff_cache .import_linter_cache .pytest_cache
+	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,41 @@
+"""The doctor: every rule between fields, run before anything starts.
+
+What lives here: running the rules and turning errors into one exception. What does not: the rules (`rules/`) and
+printing (`relax_engine.cli.doctor`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+
+from relax_engine.config.rules.base import Finding, run_rules
+from relax_engine.config.run_config import RunConfig
+from relax_engine.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+_SUBJECTS = ("modes", "batching", "algorithm", "reward", "model", "checkpoint", "data")
+_ORDER = {"error": 0, "warning": 1, "note": 2}
+
+
+def check(config: RunConfig) -> list[Finding]:
+    """All findings, errors first. Reads local files that flags name; starts nothing."""
+    for subject in _SUBJECTS:
+        importlib.import_module(f"relax_engine.config.rules.{subject}")
+    return sorted(run_rules(config), key=lambda finding: _ORDER[finding.severity])
+
+
+def require_valid(config: RunConfig) -> None:
+    """Log warnings and notes; refuse a configuration with errors.
+
+    Raises:
+        ConfigError: with every error, one per line.
+    """
+    findings = check(config)
+    for finding in findings:
+        if finding.severity != "error":
+            logger.log(logging.WARNING if finding.severity == "warning" else logging.INFO, "%s", finding)
+    errors = [str(finding) for finding in findings if finding.severity == "error"]
+    if errors:
+        raise ConfigError("\n".join(errors))

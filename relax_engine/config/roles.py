@@ -1,0 +1,55 @@
+"""Which roles a run has, and how many devices they need.
+
+What lives here: the role table of the modes. What does not: placement on a cluster (`relax_engine.core.placement`).
+"""
+
+from __future__ import annotations
+
+from relax_engine.config.run_config import RunConfig
+
+
+def uses_reference(config: RunConfig) -> bool:
+    """Whether the objective has a KL term of non-zero weight, and so needs log-probs of the reference model."""
+    objective = config.algorithm
+    return (objective.use_kl_loss and objective.kl_loss_coef != 0) or objective.kl_coef != 0
+
+
+def required_roles(config: RunConfig) -> tuple[str, ...]:
+    """The roles that run, in the order in which samples pass them.
+
+    Supervised training has the actor alone. Colocate has actor and rollout, and the actor computes everything else
+    in process. Fully async adds the advantages role, a reference where a KL term is used, and actor_fwd unless
+    `use_rollout_logprobs` makes the engine's log-probs the old policy.
+    """
+    if config.algorithm.loss_type == "sft":
+        return ("actor",)
+    if config.mode == "colocate":
+        return ("rollout", "actor")
+    roles = ["rollout"]
+    if not config.algorithm.use_rollout_logprobs:
+        roles.append("actor_fwd")
+    if uses_reference(config):
+        roles.append("reference")
+    return (*roles, "advantages", "actor")
+
+
+def devices_of(config: RunConfig, role: str) -> int:
+    """Devices given to `role` by `--resource`; 0 where it is not listed."""
+    return sum(devices for name, (_, devices) in config.resources.resource.items() if name == role)
+
+
+def devices_needed(config: RunConfig) -> int:
+    """Devices of the whole run: roles that share take the larger number, all others add up."""
+    counts = [devices_of(config, role) for role in required_roles(config)]
+    return max(counts) if config.mode == "colocate" else sum(counts)
+
+
+def data_parallel_size(config: RunConfig) -> int:
+    """Data-parallel ranks of the actor: its devices over tensor x pipeline x context parallelism (at least 1)."""
+    return max(1, devices_of(config, "actor") // model_parallel_size(config))
+
+
+def model_parallel_size(config: RunConfig) -> int:
+    """Devices that hold one copy of the trained model."""
+    sizes = config.parallelism
+    return sizes.tensor_model_parallel_size * sizes.pipeline_model_parallel_size * sizes.context_parallel_size

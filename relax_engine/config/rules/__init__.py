@@ -1,0 +1,1 @@
+"""Rules between fields, one small function each, grouped by subject; `relax_engine.config.doctor` runs them all."""

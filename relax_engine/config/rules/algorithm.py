@@ -1,0 +1,162 @@
+"""Rules about the objective, the optimizer and corrections."""
+
+from __future__ import annotations
+
+from relax_engine.config.rules.base import Finding, Findings, Reporter, rule
+from relax_engine.config.run_config import RunConfig
+
+
+@rule
+def algorithm_is_known(config: RunConfig, report: Reporter) -> Findings:
+    """The estimator is registered, and its own constraints hold."""
+    from relax_engine.algorithms.constraints import violations
+    from relax_engine.algorithms.registry import get, names
+    from relax_engine.config.fields import flag_name
+    from relax_engine.utils.suggest import nearest
+
+    if config.algorithm.loss_type != "policy_loss":
+        return
+    name = config.algorithm.advantage_estimator
+    if name not in names():
+        match = nearest(name, names())
+        yield report.error(
+            "advantage_estimator",
+            f"no such algorithm; known: {', '.join(names())}",
+            f"--advantage-estimator {match or names()[0]}",
+        )
+        return
+    in_force = config.replace(max_staleness=config.staleness_bound)
+    for violation in violations(get(name), in_force.flat):
+        _, _, reason = violation.message.partition(": ")
+        what, _, fix = reason.rpartition("; ")
+        flags = {"--advantage-estimator": name, flag_name(violation.field): violation.value}
+        yield Finding("error", "algorithm_is_known", what, fix, flags)
+
+
+@rule
+def one_kl_term(config: RunConfig, report: Reporter) -> Findings:
+    """KL goes into the reward or into the loss, not both."""
+    if config.algorithm.kl_coef != 0 and config.algorithm.kl_loss_coef != 0:
+        yield report.error(
+            "kl_coef kl_loss_coef",
+            "the KL penalty would be counted twice, in the reward and in the loss",
+            "set one of them to 0",
+        )
+
+
+@rule
+def kl_loss_is_used(config: RunConfig, report: Reporter) -> Findings:
+    """--use-kl-loss and its coefficient come together."""
+    settings = config.algorithm
+    if settings.kl_loss_coef != 0 and not settings.use_kl_loss:
+        yield report.warning("kl_loss_coef use_kl_loss", "the coefficient has no effect", "add --use-kl-loss")
+    if settings.use_kl_loss and settings.kl_loss_coef == 0:
+        yield report.note(
+            "use_kl_loss kl_loss_coef",
+            "the KL term has weight 0 and is not computed",
+            "--kl-loss-coef 0.001, or remove --use-kl-loss",
+        )
+    if settings.use_unbiased_kl and not settings.use_kl_loss:
+        yield report.warning("use_unbiased_kl use_kl_loss", "there is no KL term to correct", "add --use-kl-loss")
+
+
+@rule
+def one_behaviour_policy(config: RunConfig, report: Reporter) -> Findings:
+    """Truncated importance sampling compares two policies that --use-rollout-logprobs makes one."""
+    if config.algorithm.use_tis and config.algorithm.use_rollout_logprobs:
+        yield report.error(
+            "use_tis use_rollout_logprobs",
+            "with the engine's log-probs as the old policy every importance weight is 1",
+            "remove one of the two flags",
+        )
+
+
+@rule
+def tis_range(config: RunConfig, report: Reporter) -> Findings:
+    """The clamp of the importance weight is a range, and is used."""
+    settings = config.algorithm
+    if settings.tis_clip_low > settings.tis_clip:
+        yield report.error("tis_clip_low tis_clip", "the lower clamp lies above the upper one", "--tis-clip-low 0")
+    given = [name for name in ("tis_clip", "tis_clip_low") if name in config.explicit()]
+    if given and not settings.use_tis:
+        yield report.warning(f"{' '.join(given)} use_tis", "without effect", "add --use-tis")
+
+
+@rule
+def one_reduction(config: RunConfig, report: Reporter) -> Findings:
+    """Token losses are reduced in one way."""
+    settings = config.algorithm
+    if settings.calculate_per_token_loss and settings.loss_constant_length is not None:
+        yield report.error(
+            "calculate_per_token_loss loss_constant_length",
+            "these are two different ways to average token losses",
+            "keep one of them",
+        )
+
+
+@rule
+def group_of_one(config: RunConfig, report: Reporter) -> Findings:
+    """A group of one has no baseline: its normalised reward is always 0."""
+    from relax_engine.algorithms.registry import get, names
+
+    settings = config.algorithm
+    if settings.loss_type != "policy_loss" or settings.advantage_estimator not in names():
+        return
+    compares = get(settings.advantage_estimator).needs_whole_groups and not settings.disable_rewards_normalization
+    if config.data.n_samples_per_prompt == 1 and compares:
+        yield report.warning(
+            "n_samples_per_prompt advantage_estimator",
+            "each sample is compared with itself alone, so every advantage is 0 and nothing is learned",
+            "--n-samples-per-prompt 8, or --disable-rewards-normalization for raw rewards",
+        )
+
+
+@rule
+def discounts_need_token_returns(config: RunConfig, report: Reporter) -> Findings:
+    """gamma and lambda act on per-token returns only."""
+    given = config.explicit()
+    unused = [name for name in ("gamma", "lambd") if given.get(name, 1.0) != 1.0]
+    if unused and config.algorithm.advantage_estimator == "grpo":
+        yield report.warning(
+            " ".join([*unused, "advantage_estimator"]),
+            "without effect: the reward of a response is one number for all of its tokens",
+            "leave it out",
+        )
+
+
+@rule
+def supervised_is_colocate(config: RunConfig, report: Reporter) -> Findings:
+    """Supervised training has no rollouts to overlap with."""
+    if config.algorithm.loss_type == "sft" and config.resources.fully_async:
+        yield report.error(
+            "loss_type fully_async", "supervised training samples nothing that could run ahead", "remove --fully-async"
+        )
+
+
+@rule
+def dropout_is_off(config: RunConfig, report: Reporter) -> Findings:
+    """Dropout makes the trained policy another one than the sampled."""
+    model = config.model
+    if config.algorithm.loss_type == "policy_loss" and (model.attention_dropout or model.hidden_dropout):
+        yield report.warning(
+            "attention_dropout hidden_dropout",
+            "with dropout the ratio of new to old policy is noise",
+            "--attention-dropout 0 --hidden-dropout 0",
+        )
+
+
+@rule
+def learning_rate_schedule(config: RunConfig, report: Reporter) -> Findings:
+    """The schedule falls, and warms up before it decays."""
+    schedule = config.optimizer
+    if schedule.min_lr > schedule.lr:
+        yield report.error(
+            "min_lr lr", "the final learning rate lies above the peak", f"--min-lr {schedule.lr} or less"
+        )
+    decay = schedule.lr_decay_iters
+    if decay is not None and schedule.lr_decay_style != "constant" and schedule.lr_warmup_iters >= decay:
+        yield report.error(
+            "lr_warmup_iters lr_decay_iters lr_decay_style",
+            "the warm-up ends after the decay",
+            f"--lr-warmup-iters {decay - 1} or less",
+        )

@@ -1,0 +1,101 @@
+"""Rules about the model's checkpoint and how it is split and computed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from relax_engine.config.rules.base import Findings, Reporter, rule
+from relax_engine.config.run_config import RunConfig
+
+
+@rule
+def model_directory(config: RunConfig, report: Reporter) -> Findings:
+    """--hf-checkpoint is a Hugging Face directory of a supported architecture, with a tokenizer."""
+    from relax_engine.checkpoint.families import UnknownArchitectureError, UnsupportedModelError, model_spec
+
+    if config.model.hf_checkpoint is None:
+        yield report.error("hf_checkpoint", "no model is named", "--hf-checkpoint DIR with config.json and a tokenizer")
+        return
+    directory = Path(config.model.hf_checkpoint)
+    description = directory / "config.json"
+    if not directory.is_dir():
+        yield report.error("hf_checkpoint", "no such directory", "download the model first, and name its directory")
+        return
+    if not description.is_file():
+        yield report.error("hf_checkpoint", "the directory has no config.json", "name a Hugging Face model directory")
+        return
+    try:
+        hf_config = json.loads(description.read_text(encoding="utf-8"))
+        spec = model_spec(hf_config)
+    except json.JSONDecodeError as error:
+        yield report.error("hf_checkpoint", f"config.json is not valid JSON: {error}", "download the model again")
+        return
+    except (UnknownArchitectureError, UnsupportedModelError) as error:
+        yield report.error("hf_checkpoint", str(error), "name a model of a supported architecture")
+        return
+    if not any((directory / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
+        yield report.error("hf_checkpoint", "the directory has no tokenizer", "copy tokenizer.json beside config.json")
+    context = config.rollout.rollout_max_context_len
+    if context is not None and context > spec.max_position_embeddings:
+        yield report.error(
+            "rollout_max_context_len rollout_max_prompt_len rollout_max_response_len",
+            f"{context} tokens are more than the model's {spec.max_position_embeddings} positions",
+            f"--rollout-max-context-len {spec.max_position_embeddings}",
+        )
+
+
+@rule
+def media_need_a_media_model(config: RunConfig, report: Reporter) -> Findings:
+    """Media columns are read by vision and audio models; the supported architectures are text models."""
+    if config.data.multimodal_keys:
+        yield report.error(
+            "multimodal_keys hf_checkpoint",
+            "this model reads text only, so the media would be ignored",
+            "remove --multimodal-keys",
+        )
+
+
+@rule
+def parallelism_is_offered(config: RunConfig, report: Reporter) -> Findings:
+    """The training backend splits tensors and data."""
+    for name in ("pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size"):
+        if getattr(config.parallelism, name) > 1:
+            yield report.error(name, "not offered by the training backend", f"--{name.replace('_', '-')} 1")
+
+
+@rule
+def sequence_parallel_needs_tensor_parallel(config: RunConfig, report: Reporter) -> Findings:
+    """Sequence parallelism splits activations over tensor-parallel ranks."""
+    if config.parallelism.sequence_parallel and config.parallelism.tensor_model_parallel_size == 1:
+        yield report.error(
+            "sequence_parallel tensor_model_parallel_size",
+            "there are no tensor-parallel ranks to split the sequence over",
+            "remove --sequence-parallel, or --tensor-model-parallel-size 2",
+        )
+
+
+@rule
+def one_number_format(config: RunConfig, report: Reporter) -> Findings:
+    """Training has one number format."""
+    if config.model.bf16 and config.model.fp16:
+        yield report.error("bf16 fp16", "two number formats", "keep one of them")
+
+
+@rule
+def recompute_is_complete(config: RunConfig, report: Reporter) -> Findings:
+    """Full recomputation says how and how many layers; selective says neither."""
+    model = config.model
+    details = [name for name in ("recompute_method", "recompute_num_layers") if getattr(model, name) is not None]
+    if model.recompute_granularity == "full" and len(details) < 2:
+        yield report.error(
+            "recompute_granularity recompute_method recompute_num_layers",
+            "recomputing whole layers needs a method and a number of layers",
+            "--recompute-method uniform --recompute-num-layers 1",
+        )
+    if model.recompute_granularity != "full" and details:
+        yield report.warning(
+            f"{' '.join(details)} recompute_granularity",
+            "without effect: these belong to the recomputation of whole layers",
+            "--recompute-granularity full, or leave them out",
+        )

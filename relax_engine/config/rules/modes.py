@@ -1,0 +1,181 @@
+"""Rules about modes, roles and devices."""
+
+from __future__ import annotations
+
+import json
+
+from relax_engine.config.fields import all_fields
+from relax_engine.config.roles import devices_of, model_parallel_size, required_roles
+from relax_engine.config.rules.base import Findings, Reporter, rule
+from relax_engine.config.run_config import RunConfig
+from relax_engine.errors import ConfigError
+from relax_engine.utils.suggest import nearest
+
+_DEVICE_FREE_ROLES = ("advantages",)
+
+
+@rule
+def one_mode(config: RunConfig, report: Reporter) -> Findings:
+    """Colocate and fully async exclude each other."""
+    if config.resources.colocate and config.resources.fully_async:
+        yield report.error(
+            "colocate fully_async",
+            "these modes exclude each other: one shares devices in turns, the other runs all roles at once",
+            "keep one of the two flags",
+        )
+
+
+@rule
+def roles_have_devices(config: RunConfig, report: Reporter) -> Findings:
+    """Every role that the mode runs is listed, with devices unless it computes on the CPU only."""
+    needed = required_roles(config)
+    resource = config.resources.resource
+    lacking = [role for role in needed if role not in resource]
+    if lacking:
+        wanted: dict[str, object] = {role: list(entry) for role, entry in resource.items()}
+        wanted |= {role: [1, 0 if role in _DEVICE_FREE_ROLES else 1] for role in lacking}
+        yield report.error(
+            "resource",
+            f"this run has the roles {', '.join(needed)}, and --resource lacks {', '.join(lacking)}",
+            f"--resource '{json.dumps(wanted)}'",
+        )
+    empty = [
+        role for role in needed if role in resource and devices_of(config, role) == 0 and role not in _DEVICE_FREE_ROLES
+    ]
+    if empty:
+        yield report.error("resource", f"{', '.join(empty)} cannot run on 0 devices", "give each at least 1")
+
+
+@rule
+def idle_roles(config: RunConfig, report: Reporter) -> Findings:
+    """Roles listed but not run by this mode."""
+    idle = [role for role in config.resources.resource if role not in required_roles(config)]
+    if idle and "resource" in config.explicit():
+        yield report.note(
+            "resource", f"{', '.join(idle)} does not run as a role of its own in this run, and gets no devices"
+        )
+
+
+@rule
+def one_serve_per_role(config: RunConfig, report: Reporter) -> Findings:
+    """The first number of a resource entry is always 1."""
+    several = [role for role, (serves, _) in config.resources.resource.items() if serves != 1]
+    if several:
+        yield report.warning(
+            "resource",
+            f"the first number of {', '.join(several)} is not 1 and has no effect: a role is one deployment",
+            "write 1, and all devices of the role as the second number",
+        )
+
+
+@rule
+def colocate_is_on_policy(config: RunConfig, report: Reporter) -> Findings:
+    """Explain a staleness given in colocate mode, where it is always 0."""
+    staleness = config.rollout.max_staleness
+    if config.mode != "colocate" or staleness == 0:
+        return
+    if staleness == 1:
+        yield report.note(
+            "colocate max_staleness",
+            "taken as 0: some guides call 1 on-policy, here 0 is, and colocate always trains what it just sampled",
+            "--max-staleness 0 says the same",
+        )
+    else:
+        yield report.warning(
+            "colocate max_staleness",
+            "taken as 0: colocate always trains what it just sampled, so nothing is ever stale",
+            "add --fully-async to let sampling run ahead, or use --max-staleness 0",
+        )
+
+
+@rule
+def colocate_has_one_part(config: RunConfig, report: Reporter) -> Findings:
+    """Splitting a batch in parts is for fully async."""
+    if config.mode == "colocate" and config.data.num_iters_per_train_update > 1:
+        yield report.note(
+            "num_iters_per_train_update", "without effect in colocate mode, where a batch is handed over as a whole"
+        )
+
+
+@rule
+def balance_is_for_colocate(config: RunConfig, report: Reporter) -> Findings:
+    """Balancing needs the whole batch at once."""
+    if config.mode == "fully_async" and config.data.balance_data:
+        yield report.note(
+            "balance_data fully_async", "ranks are balanced within each streamed part, not over the whole batch"
+        )
+
+
+@rule
+def engines_fill_rollout_devices(config: RunConfig, report: Reporter) -> Findings:
+    """The rollout's devices divide into whole engines."""
+    per_engine = config.resources.rollout_num_gpus_per_engine
+    devices = devices_of(config, "rollout")
+    if "rollout" in required_roles(config) and devices % per_engine:
+        yield report.error(
+            "resource rollout_num_gpus_per_engine",
+            f"{devices} rollout devices do not divide into engines of {per_engine}",
+            f"give rollout a multiple of {per_engine} devices, or change --rollout-num-gpus-per-engine",
+        )
+
+
+@rule
+def model_parallel_divides_actor(config: RunConfig, report: Reporter) -> Findings:
+    """TP x PP x CP divides the actor's devices; the quotient is data parallelism."""
+    devices, size = devices_of(config, "actor"), model_parallel_size(config)
+    if devices and devices % size:
+        yield report.error(
+            "resource tensor_model_parallel_size pipeline_model_parallel_size context_parallel_size",
+            f"one copy of the model takes {size} devices, which does not divide the actor's {devices}",
+            f"give the actor a multiple of {size} devices, or lower a parallel size",
+        )
+
+
+@rule
+def ref_actor_config_is_known(config: RunConfig, report: Reporter) -> Findings:
+    """Keys of --ref-actor-config are fields, their values are valid, and the result fits the roles' devices."""
+    overrides = config.resources.ref_actor_config
+    unknown = [name for name in overrides if name not in all_fields()]
+    for name in unknown:
+        match = nearest(name, all_fields())
+        yield report.error(
+            "ref_actor_config",
+            f"{name!r} is no field",
+            f"did you mean {match!r}" if match else "see `relax train --help` for the names, with underscores",
+        )
+    if unknown or not overrides:
+        return
+    try:
+        changed = config.replace(**overrides)
+    except ConfigError as error:
+        yield report.error("ref_actor_config", str(error), "correct the value")
+        return
+    for role in ("reference", "actor_fwd"):
+        devices, size = devices_of(config, role), model_parallel_size(changed)
+        if role in required_roles(config) and devices % size:
+            yield report.error(
+                "resource ref_actor_config",
+                f"one copy of the model takes {size} devices, which does not divide {role}'s {devices}",
+                f'set "{_largest_size(changed)}": 1 in --ref-actor-config, or give {role} a multiple of {size}',
+            )
+
+
+@rule
+def forward_roles_fit(config: RunConfig, report: Reporter) -> Findings:
+    """Without --ref-actor-config the forward roles have the actor's parallel sizes."""
+    if config.resources.ref_actor_config:
+        return
+    size = model_parallel_size(config)
+    for role in ("reference", "actor_fwd"):
+        devices = devices_of(config, role)
+        if role in required_roles(config) and devices and devices % size:
+            yield report.error(
+                "resource tensor_model_parallel_size ref_actor_config",
+                f"{role} has {devices} devices, and one copy of the model takes {size}",
+                f"""--ref-actor-config '{{"{_largest_size(config)}": 1}}'""",
+            )
+
+
+def _largest_size(config: RunConfig) -> str:
+    names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+    return max(names, key=lambda name: getattr(config.flat, name))

@@ -1,0 +1,70 @@
+"""Rules about rewards and hooks."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from relax_engine.config.rules.base import Findings, Reporter, rule
+from relax_engine.config.run_config import RunConfig
+
+
+@rule
+def reward_is_named(config: RunConfig, report: Reporter) -> Findings:
+    """There is something to score responses with."""
+    if config.algorithm.loss_type != "policy_loss":
+        return
+    reward = config.reward
+    if reward.rm_type is None and reward.custom_rm_path is None:
+        yield report.warning(
+            "rm_type custom_rm_path",
+            "no reward is named, so every prompt must bring an `rm_type` in its metadata",
+            "--rm-type math, or --custom-rm-path package.module.function",
+        )
+    elif reward.rm_type is not None and reward.custom_rm_path is not None:
+        yield report.note("rm_type custom_rm_path", "the custom reward is used, the built-in one is not")
+
+
+@rule
+def group_reward_is_custom(config: RunConfig, report: Reporter) -> Findings:
+    """Built-in rewards score one sample at a time."""
+    if config.reward.group_rm and config.reward.custom_rm_path is None:
+        yield report.error(
+            "group_rm custom_rm_path",
+            "built-in rewards score single samples",
+            "remove --group-rm, or name a function that takes a list of samples with --custom-rm-path",
+        )
+
+
+@rule
+def hooks_exist(config: RunConfig, report: Reporter) -> Findings:
+    """Functions named by flags are `package.module.function`, and the module can be found."""
+    for name in ("custom_rm_path", "custom_generate_function_path"):
+        path = getattr(config.flat, name)
+        if path is None:
+            continue
+        module, _, function = path.rpartition(".")
+        if not module or not function.isidentifier():
+            yield report.error(name, "not of the form package.module.function", "write the full dotted name")
+            continue
+        if not _module_exists(module):
+            yield report.error(
+                name,
+                f"there is no module {module}",
+                "run from the directory that holds its top-level package, or add that directory to PYTHONPATH",
+            )
+
+
+def _module_exists(module: str) -> bool:
+    """Whether `module` could be imported; imports its parent packages, not the module itself."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@rule
+def trackers_are_installed(config: RunConfig, report: Reporter) -> Findings:
+    """A tracker that was asked for can be imported."""
+    for name, module in (("use_wandb", "wandb"), ("use_clearml", "clearml")):
+        if getattr(config.logging, name) and not _module_exists(module):
+            yield report.error(name, f"the package {module} is not installed", f"pip install {module}, or leave it out")
