@@ -1,6 +1,6 @@
 # Everything runs from .venv, which `make install` fills once; later runs find its stamp and start at once.
 
-PYTHON ?= $(shell command -v python3.12 || command -v python3.11 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml
 		{ echo "Python 3.11 or 3.12 is needed, $(PYTHON) is another one; set PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (a few minutes the first time) ..."
-	@$(BIN)/python -m pip install --quiet uv "torch==$$(sed -n 's/.*"torch==\([^"]*\)".*/\1/p' pyproject.toml)"
+	@$(BIN)/python -m pip install --quiet --quiet uv "torch==$$(sed -n 's/.*"torch==\([^"]*\)".*/\1/p' pyproject.toml)"
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[test]'
 	@touch $@
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+from collections.abc import Iterable
 
 from relax_engine.config.rules.base import Finding, run_rules
 from relax_engine.config.run_config import RunConfig
@@ -27,15 +28,23 @@ def check(config: RunConfig) -> list[Finding]:
 
 
 def require_valid(config: RunConfig) -> None:
-    """Log warnings and notes; refuse a configuration with errors.
+    """Refuse a configuration with errors; log warnings and notes.
 
     Raises:
         ConfigError: with every error, one per line.
     """
     findings = check(config)
+    refuse_errors(findings)
     for finding in findings:
-        if finding.severity != "error":
-            logger.log(logging.WARNING if finding.severity == "warning" else logging.INFO, "%s", finding)
+        logger.log(logging.WARNING if finding.severity == "warning" else logging.INFO, "%s", finding)
+
+
+def refuse_errors(findings: Iterable[Finding]) -> None:
+    """Do nothing, unless one of the findings is an error.
+
+    Raises:
+        ConfigError: with every error, one per line.
+    """
     errors = [str(finding) for finding in findings if finding.severity == "error"]
     if errors:
         raise ConfigError("\n".join(errors))

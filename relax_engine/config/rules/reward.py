@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 from relax_engine.config.rules.base import Findings, Reporter, rule
 from relax_engine.config.run_config import RunConfig
@@ -37,19 +38,23 @@ def group_reward_is_custom(config: RunConfig, report: Reporter) -> Findings:
 
 @rule
 def hooks_exist(config: RunConfig, report: Reporter) -> Findings:
-    """Functions named by flags are `package.module.function`, and the module can be found."""
+    """Functions named by flags are `package.module.function` or `file.py:function`, and their home exists."""
     for name in ("custom_rm_path", "custom_generate_function_path"):
         path = getattr(config.flat, name)
         if path is None:
             continue
-        module, _, function = path.rpartition(".")
-        if not module or not function.isidentifier():
-            yield report.error(name, "not of the form package.module.function", "write the full dotted name")
-            continue
-        if not _module_exists(module):
+        home, _, function = path.rpartition(":" if ":" in path else ".")
+        if not home or not function.isidentifier():
+            yield report.error(
+                name, "no function is named", "write package.module.function, or path/to/file.py:function"
+            )
+        elif home.endswith(".py"):
+            if not Path(home).is_file():
+                yield report.error(name, f"there is no file {home}", "correct the path")
+        elif not _module_exists(home):
             yield report.error(
                 name,
-                f"there is no module {module}",
+                f"there is no module {home}",
                 "run from the directory that holds its top-level package, or add that directory to PYTHONPATH",
             )
 

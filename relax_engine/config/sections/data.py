@@ -37,10 +37,12 @@ class Data(Section):
     """Shuffle the prompts anew in every epoch, by `--rollout-seed` and the epoch."""
 
     num_rollout: int | None = flag(None, ge=1, unit="rollouts")
-    """Rollouts (batches of prompts) to train for; with `--num-epoch` too, the smaller of both counts."""
+    """Rollouts (batches of prompts) to train for, in supervised training optimizer steps; with `--num-epoch` too, the
+    smaller of both counts."""
 
     num_epoch: int | None = flag(None, ge=1, unit="epochs")
-    """Passes over the prompts; one epoch is `dataset length // rollout_batch_size` rollouts."""
+    """Passes over the prompts; one epoch is `dataset length // rollout_batch_size` rollouts, or in supervised
+    training `dataset length // global_batch_size` steps."""
 
     rollout_batch_size: int = flag(32, ge=1, unit="prompts")
     """Prompts (groups) per rollout."""

@@ -12,7 +12,8 @@ class Reward(Section):
     """Built-in reward (`math`, `dapo`, ...) for samples whose metadata names none; unused with `--custom-rm-path`."""
 
     custom_rm_path: str | None = None
-    """Your reward, `package.module.function`: `reward_func(args, sample, **kwargs) -> float | dict`, async or not."""
+    """Your reward, `package.module.function` or `file.py:function`: `reward_func(args, sample, **kwargs)` returns a
+    number or a dictionary, async or not."""
 
     group_rm: bool = False
     """Call the reward once per prompt group: it receives a list of samples and returns a list."""
