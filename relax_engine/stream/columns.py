@@ -39,13 +39,24 @@ class Column:
         """One value (or fixed-shape array) per row."""
         return cls(np.asarray(values, dtype))
 
+    @classmethod
+    def objects(cls, rows: Sequence[object]) -> Column:
+        """One Python object per row, such as images of different shapes; arrays inside still travel without a copy."""
+        values = np.empty(len(rows), object)
+        for index, row in enumerate(rows):
+            values[index] = row
+        return cls(values)
+
     def __len__(self) -> int:
         return len(self.values) if self.offsets is None else len(self.offsets) - 1
 
     @property
     def nbytes(self) -> int:
-        """Payload bytes, offsets included."""
-        return self.values.nbytes + (0 if self.offsets is None else self.offsets.nbytes)
+        """Payload bytes, offsets included; objects without a size of their own count as one pointer."""
+        size = self.values.nbytes + (0 if self.offsets is None else self.offsets.nbytes)
+        if self.values.dtype == object:
+            size += sum(getattr(value, "nbytes", 0) for value in self.values)
+        return size
 
     @property
     def lengths(self) -> np.ndarray:
@@ -64,6 +75,15 @@ class Column:
             return self.values[index]
         return self.values[self.offsets[index] : self.offsets[index + 1]]
 
+    def slice(self, start: int, stop: int) -> Column:
+        """Rows `[start, stop)` as a view; all rows come back as the column itself."""
+        if start == 0 and stop == len(self):
+            return self
+        if self.offsets is None:
+            return Column(self.values[start:stop])
+        offsets = self.offsets[start : stop + 1]
+        return Column(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+
     def select(self, rows: Sequence[int] | np.ndarray) -> Column:
         """The given rows in the given order; consecutive rows come back as views."""
         index = np.asarray(rows, np.int64)
@@ -78,6 +98,19 @@ class Column:
         np.cumsum(lengths, out=offsets[1:])
         parts = [self.row(int(i)) for i in index]
         return Column(np.concatenate(parts) if parts else self.values[:0], offsets)
+
+    @classmethod
+    def concat(cls, columns: Sequence[Column]) -> Column:
+        """Rows of all columns in order; a single column comes back unchanged."""
+        if len(columns) == 1:
+            return columns[0]
+        values = np.concatenate([column.values for column in columns])
+        if columns[0].offsets is None:
+            return cls(values)
+        lengths = np.concatenate([column.lengths for column in columns])
+        offsets = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        return cls(values, offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +173,7 @@ class ColumnBatch(Mapping[str, Column]):
         for batch in batches[1:]:
             if set(batch) != set(names):
                 raise ValueError(f"batches differ in columns: {sorted(names)} and {sorted(batch)}")
-        return cls({name: _concat([batch[name] for batch in batches]) for name in names})
+        return cls({name: Column.concat([batch[name] for batch in batches]) for name in names})
 
     def to_arrow(self) -> pa.RecordBatch:
         """The same buffers as an Arrow record batch (1-D columns only)."""
@@ -151,13 +184,3 @@ class ColumnBatch(Mapping[str, Column]):
                 values if column.offsets is None else pa.LargeListArray.from_arrays(pa.array(column.offsets), values)
             )
         return pa.RecordBatch.from_pydict(arrays)
-
-
-def _concat(columns: Sequence[Column]) -> Column:
-    values = np.concatenate([column.values for column in columns])
-    if columns[0].offsets is None:
-        return Column(values)
-    lengths = np.concatenate([column.lengths for column in columns])
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return Column(values, offsets)

@@ -1,0 +1,188 @@
+"""The staleness gate: how many prompt groups may be under way, and which.
+
+Plain synchronous state with the time passed in; the stream's controller hosts one, so that the
+rollout and the actor share it across processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class AdmittedGroup:
+    """A group between admission and release. Times are the caller's clock in seconds."""
+
+    number: int
+    since: float
+    engine: str | None = None
+    assigned: float | None = None
+    arrived: bool = False
+
+
+class AdmissionGate:
+    """Admits groups against the budget `B = (max_staleness + 1) * groups_per_step`.
+
+    A group's number is its `group_index`, counted over the whole run. Its slot is taken by
+    `try_admit` and freed by `release`: when the group was trained, filtered or dropped as stale.
+    Being put into the stream, or taken from it, frees nothing.
+
+    Invariants: `0 <= occupied <= B`; every number is released at most once; and a number is
+    admitted only while it is less than `B + lookahead` above the oldest group under way, so a
+    slow group is overtaken by at most `B - 1 + lookahead` others.
+
+    With first-in first-out training of `G = groups_per_step` groups per weight version, at most
+    `B - 1` groups are trained between a group's admission and its own training, hence its lag is
+    at most `floor((B - 1) / G) = max_staleness` versions.
+
+    After a restart the gate is rebuilt from the weight version (`recover`), never from a counter
+    that starts at zero beside a version that does not: the free slots are `B`, whatever the version.
+
+    Trace with `max_staleness=1, groups_per_step=2`, so `B = 4`::
+
+        try_admit(3)                    -> [0, 1, 2]    free 1
+        try_admit(2)                    -> None         free 1 (all or nothing)
+        arrived([0, 1]); taken          -> still occupied, free 1
+        release([0, 1], "trained")      -> free 3, version 1 is set by the actor
+        try_admit(3)                    -> [3, 4, 5]    free 0
+        recover(version=1, pending=[2], next_group=6) -> free 4
+        try_admit(2)                    -> [2, 6]       pending numbers are admitted again first
+    """
+
+    def __init__(self, *, max_staleness: int, groups_per_step: int, lookahead: int = 0) -> None:
+        if max_staleness < 0 or groups_per_step < 1 or lookahead < 0:
+            raise ValueError(
+                f"need max_staleness >= 0, groups_per_step >= 1 and lookahead >= 0; "
+                f"got {max_staleness}, {groups_per_step} and {lookahead}"
+            )
+        self.max_staleness = max_staleness
+        self.groups_per_step = groups_per_step
+        self.lookahead = lookahead
+        self.version = 0
+        self.admitted = 0
+        self.released: dict[str, int] = {"trained": 0, "filtered": 0, "dropped_stale": 0}
+        self._next = 0
+        self._pending: list[int] = []
+        self._under_way: dict[int, AdmittedGroup] = {}
+
+    @property
+    def budget(self) -> int:
+        """Groups that may be under way at once."""
+        return (self.max_staleness + 1) * self.groups_per_step
+
+    @property
+    def occupied(self) -> int:
+        """Groups under way."""
+        return len(self._under_way)
+
+    @property
+    def free(self) -> int:
+        """Groups that `try_admit` would grant now."""
+        slots = self.budget - self.occupied
+        fresh = max(0, self._limit() - self._next)
+        return min(slots, len(self._pending) + fresh)
+
+    def try_admit(self, groups: int, now: float) -> list[int] | None:
+        """Numbers for `groups` new groups, ascending (consecutive but after a restart); None while they do not fit.
+
+        Raises:
+            ValueError: more groups than the whole budget.
+        """
+        if not 1 <= groups <= self.budget:
+            raise ValueError(
+                f"cannot admit {groups} groups at once: the budget is {self.budget} "
+                f"= (max_staleness {self.max_staleness} + 1) * groups_per_step {self.groups_per_step}"
+            )
+        if groups > self.free:
+            return None
+        numbers = self._pending[:groups]
+        del self._pending[:groups]
+        fresh = groups - len(numbers)
+        numbers += range(self._next, self._next + fresh)
+        self._next += fresh
+        self.admitted += groups
+        for number in numbers:
+            self._under_way[number] = AdmittedGroup(number, now)
+        return numbers
+
+    def assign(self, group: int, engine: str, now: float) -> None:
+        """Remember which engine generates a group; unknown groups are ignored."""
+        entry = self._under_way.get(group)
+        if entry is not None:
+            entry.engine, entry.assigned = engine, now
+
+    def arrived(self, groups: Iterable[int]) -> None:
+        """The groups' rows are in the stream; their slots stay taken."""
+        for group in groups:
+            entry = self._under_way.get(group)
+            if entry is not None:
+                entry.arrived = True
+
+    def release(self, groups: Iterable[int], outcome: str) -> int:
+        """Free the slots of groups that ended with `outcome`; returns how many were under way."""
+        count = 0
+        for group in groups:
+            if self._under_way.pop(group, None) is not None:
+                count += 1
+        self.released[outcome] += count
+        return count
+
+    def set_version(self, version: int) -> None:
+        """The trainer published weights `version`.
+
+        Raises:
+            ValueError: the version went back; use `recover` after a restart.
+        """
+        if version < self.version:
+            raise ValueError(f"weight version {version} is older than {self.version}; a restart must call recover")
+        self.version = version
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must hold for `recover`: `version`, `next_group`, `pending` (groups not yet released)."""
+        return {
+            "version": self.version,
+            "next_group": self._next,
+            "pending": sorted([*self._under_way, *self._pending]),
+        }
+
+    def recover(self, version: int, *, next_group: int | None = None, pending: Sequence[int] = ()) -> None:
+        """Rebuild the gate for a run that continues at `version` with nothing under way.
+
+        `pending` groups are admitted again first, under their old numbers. Without `next_group`
+        the numbers continue at `version * groups_per_step`, the groups trained until then.
+
+        Raises:
+            ValueError: a pending number is not below `next_group`.
+        """
+        following = version * self.groups_per_step if next_group is None else next_group
+        if any(number >= following for number in pending):
+            raise ValueError(f"pending groups {sorted(pending)} must lie below next_group={following}")
+        self.version = version
+        self._next = following
+        self._pending = sorted(pending)
+        self._under_way = {}
+
+    def missing(self) -> list[AdmittedGroup]:
+        """Admitted groups whose rows have not arrived, longest wait first."""
+        return sorted((g for g in self._under_way.values() if not g.arrived), key=lambda g: (g.since, g.number))
+
+    def explain(self, now: float, limit: int = 8) -> str:
+        """Which admitted groups are missing, since when, on which engine."""
+        missing = self.missing()
+        if not missing:
+            return f"no admitted group is missing ({self.occupied} of {self.budget} slots taken)"
+        parts = []
+        for group in missing[:limit]:
+            if group.engine is None:
+                parts.append(f"group {group.number} for {now - group.since:.1f} s, not given to an engine")
+            else:
+                parts.append(f"group {group.number} for {now - (group.assigned or now):.1f} s on {group.engine}")
+        more = f" and {len(missing) - limit} more" if len(missing) > limit else ""
+        return f"admitted groups still missing: {'; '.join(parts)}{more}"
+
+    def _limit(self) -> int:
+        """First number that may not be admitted yet."""
+        oldest = min((*self._under_way, *self._pending[:1]), default=self._next)
+        return oldest + self.budget + self.lookahead

@@ -1,0 +1,402 @@
+"""The stream as its users see it: producers, consumers and roles that add columns.
+
+A client is a handle: it may be passed to any Ray task or actor. Every call has a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from relax_engine.stream.blocks import BlockStore, unit_failure
+from relax_engine.stream.columns import ColumnBatch
+from relax_engine.stream.delivery import Delivery, PartitionInfo, RowGroups, StreamStats
+from relax_engine.stream.errors import StreamUnavailableError
+from relax_engine.stream.ledger import Outcome
+from relax_engine.stream.payload import assemble, row_groups, version_range
+from relax_engine.stream.rpc import asettle, server_wait, settle
+from relax_engine.stream.spans import Spans, as_spans
+
+_CALL_S = 30.0
+_WAIT_S = 600.0
+_RETRY_S = 0.2
+
+
+class PendingPut:
+    """A put on its way; `rows` waits for the acknowledgement. Not acknowledged means not promised."""
+
+    def __init__(self, client: StreamClient, partition: str, batch: ColumnBatch, args: tuple[Any, ...], wait_s: float):
+        self._client, self._partition, self._batch, self._args = client, partition, batch, args
+        self._end = time.monotonic() + wait_s
+        self._attempt()
+
+    def _attempt(self) -> None:
+        self._answer, self._held = self._client._send_put(self._partition, self._batch, self._args, self.left)
+
+    @property
+    def left(self) -> float:
+        """Seconds to the deadline."""
+        return max(0.0, self._end - time.monotonic())
+
+    def rows(self) -> range:
+        """The rows' numbers in their partition, once they are stored and visible.
+
+        A storage unit that dies meanwhile is replaced by the next one; the put's token keeps the
+        repetition from storing rows twice.
+        """
+        while True:
+            try:
+                return settle(self._answer, self.left, f"put into {self._partition!r}")
+            except (StreamUnavailableError, RayActorError, RayTaskError) as error:
+                self._require_unit_failure(error)
+            time.sleep(_RETRY_S)
+            self._attempt()
+
+    async def arows(self) -> range:
+        """`rows` for asyncio callers."""
+        while True:
+            try:
+                return await asettle(self._answer, self.left, f"put into {self._partition!r}")
+            except (StreamUnavailableError, RayActorError, RayTaskError) as error:
+                self._require_unit_failure(error)
+            await asyncio.sleep(_RETRY_S)
+            self._attempt()
+
+    def _require_unit_failure(self, error: Exception) -> None:
+        if self.left < _RETRY_S or unit_failure(self._held) is None:
+            raise error
+
+
+class StreamClient:
+    """Access to one stream; `start_stream` and `connect_stream` make clients."""
+
+    def __init__(self, controller: ray.actor.ActorHandle, units: Sequence[ray.actor.ActorHandle]) -> None:
+        self._controller = controller
+        self._units = list(units)
+        self._blocks = BlockStore(controller, units)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StreamClient, (self._controller, self._units)
+
+    # -- producers ---------------------------------------------------------------------------
+
+    def put(
+        self,
+        partition: str,
+        batch: ColumnBatch,
+        *,
+        groups: RowGroups | None = None,
+        token: str | None = None,
+        deadline_s: float = _WAIT_S,
+    ) -> range:
+        """Append rows to a partition and return their numbers, in order of put.
+
+        All rows become visible at once, or none. Groups are runs of equal `group_index`
+        (or `groups`). While the stream is over its row or byte budget the call waits. A repeated
+        `token` stores nothing and returns the first answer: use one per logical batch when a
+        restarted producer may repeat itself.
+
+        Raises:
+            StreamTimeoutError: no room until the deadline; names the consumer that holds it back.
+            BudgetError: the batch alone exceeds the budget.
+            PartitionDroppedError: the partition is gone.
+        """
+        return self.put_nowait(partition, batch, groups=groups, token=token, deadline_s=deadline_s).rows()
+
+    def put_nowait(
+        self,
+        partition: str,
+        batch: ColumnBatch,
+        *,
+        groups: RowGroups | None = None,
+        token: str | None = None,
+        deadline_s: float = _WAIT_S,
+    ) -> PendingPut:
+        """Start a put; its rows are promised only when `rows()` of the result has returned."""
+        if batch.num_rows == 0:
+            raise ValueError(f"put into {partition!r}: the batch has no rows")
+        args = (tuple(batch), row_groups(batch) if groups is None else groups, token, version_range(batch))
+        return PendingPut(self, partition, batch, args, deadline_s)
+
+    async def aput(
+        self,
+        partition: str,
+        batch: ColumnBatch,
+        *,
+        groups: RowGroups | None = None,
+        token: str | None = None,
+        deadline_s: float = _WAIT_S,
+    ) -> range:
+        """`put` for asyncio callers."""
+        return await self.put_nowait(partition, batch, groups=groups, token=token, deadline_s=deadline_s).arows()
+
+    def _send_put(
+        self, partition: str, batch: ColumnBatch, args: tuple[Any, ...], wait_s: float
+    ) -> tuple[ray.ObjectRef, ray.ObjectRef]:
+        columns, groups, token, versions = args
+        block, held = self._blocks.write(partition, batch)
+        answer: ray.ObjectRef = self._controller.put.remote(
+            held, partition, block, columns, groups, token or block.key, versions, server_wait(wait_s)
+        )
+        return answer, held
+
+    def seal(self, partition: str, *, meta: Mapping[str, Any] | None = None, deadline_s: float = _CALL_S) -> int:
+        """Close a partition (`is_last`); returns its number of rows. `meta` is for its readers: small, plain data."""
+        return self._ask("seal", partition, dict(meta or {}), deadline_s=deadline_s)
+
+    def partition_meta(self, partition: str, *, deadline_s: float = _CALL_S) -> dict[str, Any]:
+        """What the producer sealed a live partition with; empty before."""
+        return self._ask("partition_meta", partition, deadline_s=deadline_s)
+
+    def record_filtered(self, samples: int, groups: Sequence[int] = (), *, deadline_s: float = _CALL_S) -> None:
+        """Samples that a filter removed before they were put; `groups` frees their admission slots."""
+        self._ask("record", "filtered", samples, list(groups), deadline_s=deadline_s)
+
+    def record_dropped_stale(self, samples: int, groups: Sequence[int] = (), *, deadline_s: float = _CALL_S) -> None:
+        """Samples given up for their age before they were put; `groups` frees their admission slots."""
+        self._ask("record", "dropped_stale", samples, list(groups), deadline_s=deadline_s)
+
+    # -- consumers ---------------------------------------------------------------------------
+
+    def take(
+        self,
+        task: str,
+        partition: str,
+        seq: int,
+        columns: Sequence[str],
+        max_rows: int | None,
+        *,
+        min_rows: int | None = None,
+        whole_groups: bool = True,
+        commit: int | None = None,
+        deadline_s: float = _WAIT_S,
+    ) -> Delivery:
+        """The `seq`-th delivery of the partition to the task, the same for every caller and every retry.
+
+        Waits until `min_rows` rows with all `columns` are there (default `max_rows`), or fewer if
+        nothing more can come. `max_rows=None` waits for the seal and takes all. `commit` first
+        commits an earlier delivery. Read the rows with `fetch`.
+
+        Raises:
+            StreamTimeoutError: names task, partition, rows that lack columns, missing groups and
+                their engines.
+        """
+        args = (task, partition, seq, tuple(columns), max_rows, min_rows, whole_groups, commit, server_wait(deadline_s))
+        return self._ask("take", *args, deadline_s=deadline_s)
+
+    async def atake(
+        self,
+        task: str,
+        partition: str,
+        seq: int,
+        columns: Sequence[str],
+        max_rows: int | None,
+        *,
+        min_rows: int | None = None,
+        whole_groups: bool = True,
+        commit: int | None = None,
+        deadline_s: float = _WAIT_S,
+    ) -> Delivery:
+        """`take` for asyncio callers."""
+        args = (task, partition, seq, tuple(columns), max_rows, min_rows, whole_groups, commit, server_wait(deadline_s))
+        return await asettle(self._controller.take.remote(*args), deadline_s, f"take from {partition!r}")
+
+    def fetch(
+        self, delivery: Delivery, columns: Sequence[str] | None = None, *, deadline_s: float = _WAIT_S
+    ) -> ColumnBatch:
+        """The delivery's rows. Arrays are read-only; they are views of shared memory where a column is one block.
+
+        Raises:
+            BlockLostError: names the rows to put again.
+        """
+        if delivery.end:
+            raise ValueError(
+                f"seq {delivery.seq} of {delivery.task!r} in {delivery.partition!r} is the end, without rows"
+            )
+        return assemble(delivery, self._blocks.read(delivery, deadline_s), columns)
+
+    async def afetch(
+        self, delivery: Delivery, columns: Sequence[str] | None = None, *, deadline_s: float = _WAIT_S
+    ) -> ColumnBatch:
+        """`fetch` in a thread, since blocks on other nodes take time."""
+        return await asyncio.to_thread(self.fetch, delivery, columns, deadline_s=deadline_s)
+
+    def deliveries(
+        self,
+        task: str,
+        partition: str,
+        columns: Sequence[str],
+        max_rows: int | None,
+        *,
+        min_rows: int | None = None,
+        whole_groups: bool = True,
+        deadline_s: float = _WAIT_S,
+    ) -> Iterator[tuple[Delivery, ColumnBatch]]:
+        """All deliveries behind the task's last commit, each committed when the next one is asked for.
+
+        The next delivery is requested while the caller works on the current one.
+        """
+        seq = self.committed(task, partition) + 1
+        answer: ray.ObjectRef | None = None
+        done: int | None = None
+        while True:
+            if answer is None:
+                answer = self._take_later(
+                    task, partition, seq, columns, max_rows, min_rows, whole_groups, done, deadline_s
+                )
+            delivery = settle(answer, deadline_s, f"take from {partition!r}")
+            if delivery.end:
+                if seq > 0:
+                    self.commit(task, partition, seq - 1)
+                return
+            batch = self.fetch(delivery, deadline_s=deadline_s)
+            answer = self._take_later(
+                task, partition, seq + 1, columns, max_rows, min_rows, whole_groups, done, deadline_s
+            )
+            yield delivery, batch
+            done, seq = seq, seq + 1
+
+    def _take_later(self, *args: Any) -> ray.ObjectRef:
+        *call, deadline_s = args
+        return self._controller.take.remote(*call, server_wait(deadline_s))
+
+    def commit(self, task: str, partition: str, seq: int, *, deadline_s: float = _CALL_S) -> None:
+        """The task is done with its deliveries up to `seq`; after a restart it continues behind them."""
+        self._ask("commit", task, partition, seq, deadline_s=deadline_s)
+
+    def committed(self, task: str, partition: str, *, deadline_s: float = _CALL_S) -> int:
+        """The last committed sequence number, -1 for none."""
+        return self._ask("committed", task, partition, deadline_s=deadline_s)
+
+    def reset_consumption(self, partition: str, task: str, *, deadline_s: float = _CALL_S) -> None:
+        """Give the task all rows of the partition again, from seq 0."""
+        self._ask("reset_consumption", partition, task, deadline_s=deadline_s)
+
+    # -- roles that add columns --------------------------------------------------------------
+
+    def put_columns(
+        self,
+        partition: str,
+        rows: Delivery | range | Spans | Sequence[int] | np.ndarray,
+        batch: ColumnBatch,
+        *,
+        task: str | None = None,
+        seq: int = -1,
+        deadline_s: float = _WAIT_S,
+    ) -> None:
+        """Add columns to existing rows (ascending, in the batch's order), in one step for all of them.
+
+        The first value of a (row, column) stays, so a restarted role may repeat itself. With
+        `task`, its delivery `seq` is committed in the same step. Never waits for the budget: the
+        rows are already counted, and waiting here could stop the consumer that frees it.
+        """
+        spans = rows.spans if isinstance(rows, Delivery) else as_spans(rows)
+        end = time.monotonic() + deadline_s
+        while True:
+            block, held = self._blocks.write(partition, batch)
+            args = (held, partition, spans, block, tuple(batch), task, seq)
+            try:
+                return self._ask("put_columns", *args, deadline_s=max(0.0, end - time.monotonic()))
+            except (StreamUnavailableError, RayActorError, RayTaskError):
+                if end - time.monotonic() < _RETRY_S or unit_failure(held) is None:
+                    raise
+            time.sleep(_RETRY_S)
+
+    async def aput_columns(
+        self,
+        partition: str,
+        rows: Delivery | range | Spans | Sequence[int] | np.ndarray,
+        batch: ColumnBatch,
+        *,
+        task: str | None = None,
+        seq: int = -1,
+        deadline_s: float = _WAIT_S,
+    ) -> None:
+        """`put_columns` in a thread."""
+        await asyncio.to_thread(self.put_columns, partition, rows, batch, task=task, seq=seq, deadline_s=deadline_s)
+
+    # -- ends and state ----------------------------------------------------------------------
+
+    def drop(
+        self,
+        partition: str,
+        outcome: Outcome = "trained",
+        *,
+        filtered: int = 0,
+        dropped_stale: int = 0,
+        deadline_s: float = _CALL_S,
+    ) -> bool:
+        """End a partition: free its blocks and admission slots; False if it was dropped before.
+
+        Its rows count as `outcome`, except `filtered` and `dropped_stale` of them.
+        """
+        return self._ask("drop", partition, outcome, filtered, dropped_stale, deadline_s=deadline_s)
+
+    def stats(self, *, deadline_s: float = _CALL_S) -> StreamStats:
+        """The accounting now."""
+        return self._ask("stats", deadline_s=deadline_s)
+
+    def partitions(self, *, deadline_s: float = _CALL_S) -> list[PartitionInfo]:
+        """Live partitions, oldest first."""
+        return self._ask("partitions", deadline_s=deadline_s)
+
+    def wait_partition(self, partition: str, state: str = "exists", *, deadline_s: float = _WAIT_S) -> None:
+        """Wait until the partition `exists`, is `sealed` or was `dropped` (a later state counts too).
+
+        Raises:
+            StreamTimeoutError: names the live partitions.
+        """
+        if state not in ("exists", "sealed", "dropped"):
+            raise ValueError(f"state must be exists, sealed or dropped, got {state!r}")
+        self._ask("wait_partition", partition, state, server_wait(deadline_s), deadline_s=deadline_s)
+
+    # -- admission ---------------------------------------------------------------------------
+
+    def admit(self, groups: int, *, deadline_s: float = _WAIT_S) -> list[int]:
+        """Numbers (`group_index`) for new groups, when the staleness budget has slots for all of them.
+
+        Raises:
+            StreamTimeoutError: names the groups that keep the slots, since when, on which engine.
+        """
+        return self._ask("admit", groups, server_wait(deadline_s), deadline_s=deadline_s)
+
+    async def aadmit(self, groups: int, *, deadline_s: float = _WAIT_S) -> list[int]:
+        """`admit` for asyncio callers."""
+        return await asettle(self._controller.admit.remote(groups, server_wait(deadline_s)), deadline_s, "admit")
+
+    def assign(self, group: int, engine: str) -> None:
+        """Say which engine generates the group; for messages only, so nothing is awaited."""
+        self._controller.assign.remote(group, engine)
+
+    def set_version(self, version: int, *, deadline_s: float = _CALL_S) -> None:
+        """The actor published weights `version`."""
+        self._ask("set_version", version, deadline_s=deadline_s)
+
+    def gate_state(self, *, deadline_s: float = _CALL_S) -> dict[str, Any]:
+        """The gate's part of a checkpoint; see `AdmissionGate.state`."""
+        return self._ask("gate_state", deadline_s=deadline_s)
+
+    def recover_gate(
+        self,
+        version: int,
+        *,
+        next_group: int | None = None,
+        pending: Sequence[int] = (),
+        deadline_s: float = _CALL_S,
+    ) -> None:
+        """Rebuild the gate for a run that continues at `version`; see `AdmissionGate.recover`."""
+        self._ask("recover_gate", version, next_group, list(pending), deadline_s=deadline_s)
+
+    def close(self) -> None:
+        """End the stream for everybody: its controller and storage units, and with them all rows."""
+        for actor in (self._controller, *self._units):
+            ray.kill(actor)
+
+    def _ask(self, method: str, *args: Any, deadline_s: float) -> Any:
+        return settle(getattr(self._controller, method).remote(*args), deadline_s, method)

@@ -1,0 +1,120 @@
+"""The messages between client and controller. They carry references and numbers, never payload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from relax_engine.stream.spans import Spans, count
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One batch in the object store: where it is kept and how large it is.
+
+    `unit` is the storage unit that pins it; `ref` is whatever the object store resolves.
+    """
+
+    key: str
+    unit: int
+    rows: int
+    nbytes: int
+    ref: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows `[start, stop)` of a block."""
+
+    block: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Columns that are read from the same slices, in row order."""
+
+    columns: tuple[str, ...]
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The rows of one `take`. `end` means that the partition is sealed and holds no further row for the task."""
+
+    task: str
+    partition: str
+    seq: int
+    spans: Spans = ()
+    sources: tuple[Source, ...] = ()
+    blocks: dict[str, Block] = field(default_factory=dict)
+    end: bool = False
+
+    @property
+    def num_rows(self) -> int:
+        """Rows delivered."""
+        return count(self.spans)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Row numbers, ascending, int64 `[num_rows]`."""
+        parts = [np.arange(start, stop) for start, stop in self.spans]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroups:
+    """Prompt groups of a batch, in row order: `indices[i]` owns the next `sizes[i]` rows."""
+
+    indices: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskProgress:
+    """How far one consumer task has come in one partition (rows; sequence numbers, -1 = none)."""
+
+    delivered: int
+    last_seq: int
+    committed_seq: int
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """What the controller knows about a partition. `columns` maps a column to the rows that have it."""
+
+    name: str
+    rows: int
+    nbytes: int
+    sealed: bool
+    age_s: float
+    columns: dict[str, int]
+    tasks: dict[str, TaskProgress]
+    versions: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStats:
+    """Counters in samples; `produced == trained + filtered + dropped_stale + in_flight` always."""
+
+    produced: int
+    trained: int
+    filtered: int
+    dropped_stale: int
+    in_flight: int
+    nbytes: int
+    partitions: int
+    duplicate_rows: int
+    lost_rows: int
+    groups_admitted: int
+    groups_occupied: int
+    group_budget: int
+    weight_version: int
+
+    def metrics(self, prefix: str = "stream/") -> dict[str, float]:
+        """The counters as metric names and values."""
+        return {f"{prefix}{name}": float(getattr(self, name)) for name in self.__slots__}

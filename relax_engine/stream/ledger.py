@@ -1,0 +1,255 @@
+"""All partitions of a stream: accounting in samples, budgets, and the text of deadline errors.
+
+Plain synchronous state; `controller.py` adds waiting and Ray.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Literal
+
+from relax_engine.rollout.admission import AdmissionGate
+from relax_engine.stream.delivery import Block, PartitionInfo, RowGroups, StreamStats
+from relax_engine.stream.errors import BudgetError, PartitionDroppedError, StreamError
+from relax_engine.stream.spans import Spans, count
+from relax_engine.stream.table import PartitionTable
+
+Outcome = Literal["trained", "filtered", "dropped_stale"]
+
+_TOMBSTONES = 4096
+
+
+class StreamLedger:
+    """Where every sample is.
+
+    Invariant: `produced == trained + filtered + dropped_stale + in_flight`, where `in_flight` is
+    the number of rows in live partitions. A sample is counted as produced when its row is put, or
+    when its producer reports that it was filtered or dropped before that.
+
+    Trace::
+
+        put 8 rows                                    produced 8                      in_flight 8
+        record("filtered", 4)                         produced 12   filtered 4        in_flight 8
+        drop(trained, dropped_stale=2)                produced 12   filtered 4  trained 6  dropped_stale 2
+    """
+
+    def __init__(self, *, row_budget: int, byte_budget: int, gate: AdmissionGate | None = None) -> None:
+        if row_budget < 1 or byte_budget < 1:
+            raise ValueError(f"budgets must be positive, got {row_budget} rows and {byte_budget} bytes")
+        self.row_budget = row_budget
+        self.byte_budget = byte_budget
+        self.gate = gate
+        self.partitions: dict[str, PartitionTable] = {}
+        self.counts: dict[Outcome, int] = {"trained": 0, "filtered": 0, "dropped_stale": 0}
+        self.produced = 0
+        self.rows = 0
+        self.nbytes = 0
+        self.duplicate_rows = 0
+        self.lost_rows = 0
+        self._dropped: OrderedDict[str, Outcome] = OrderedDict()
+
+    # -- partitions --------------------------------------------------------------------------
+
+    def live(self, partition: str) -> PartitionTable:
+        """The partition's table.
+
+        Raises:
+            PartitionDroppedError: it was dropped.
+            StreamError: nobody has put anything into it yet.
+        """
+        table = self.find(partition)
+        if table is None:
+            raise StreamError(f"no partition {partition!r}; the stream has {sorted(self.partitions) or 'none'}")
+        return table
+
+    def find(self, partition: str) -> PartitionTable | None:
+        """The partition's table, None before its first put.
+
+        Raises:
+            PartitionDroppedError: it was dropped.
+        """
+        if partition in self._dropped:
+            raise PartitionDroppedError(
+                f"partition {partition!r} was dropped ({self._dropped[partition]}); partition names are used once"
+            )
+        return self.partitions.get(partition)
+
+    def was_dropped(self, partition: str) -> bool:
+        """Whether the partition lived and was dropped."""
+        return partition in self._dropped
+
+    def open(self, partition: str, now: float) -> PartitionTable:
+        """The partition's table, created on first use."""
+        table = self.find(partition)
+        if table is None:
+            table = self.partitions[partition] = PartitionTable(partition, created=now)
+        return table
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def fits(self, block: Block) -> bool:
+        """Whether the block's rows may enter now.
+
+        Raises:
+            BudgetError: they never will, because the batch is larger than the whole budget.
+        """
+        if block.rows > self.row_budget or block.nbytes > self.byte_budget:
+            raise BudgetError(
+                f"a batch of {block.rows} rows and {block.nbytes} bytes exceeds the stream's budget of "
+                f"{self.row_budget} rows and {self.byte_budget} bytes; put smaller batches or raise the budget"
+            )
+        return self.rows + block.rows <= self.row_budget and self.nbytes + block.nbytes <= self.byte_budget
+
+    def knows(self, partition: str, token: str) -> bool:
+        """Whether a put with this token was accepted before."""
+        table = self.find(partition)
+        return table is not None and table.knows(token)
+
+    def put(
+        self,
+        partition: str,
+        block: Block,
+        columns: Sequence[str],
+        groups: RowGroups | None,
+        *,
+        token: str | None,
+        versions: tuple[int, int] | None,
+        now: float,
+    ) -> range:
+        """Make the block's rows visible; all of them or none."""
+        table = self.open(partition, now)
+        before = table.rows
+        rows = table.add_rows(block, columns, groups, token=token, versions=versions)
+        if table.rows == before:
+            self.duplicate_rows += block.rows
+            return rows
+        self.produced += block.rows
+        self.rows += block.rows
+        self.nbytes += block.nbytes
+        if self.gate is not None and groups is not None:
+            self.gate.arrived(groups.indices)
+        return rows
+
+    def put_columns(self, partition: str, rows: Spans, block: Block, columns: Sequence[str]) -> bool:
+        """Add columns to rows; False when the rows had them all already and the block is not needed."""
+        table = self.live(partition)
+        duplicates = table.add_columns(rows, block, columns)
+        self.duplicate_rows += duplicates
+        kept = block.key in table.blocks
+        if kept:
+            self.nbytes += block.nbytes
+        return kept
+
+    def lose(self, partition: str, key: str) -> Spans:
+        """Forget a lost block; returns the rows that must be put again."""
+        table = self.live(partition)
+        block = table.blocks.get(key)
+        rows = table.lose(key)
+        if block is not None:
+            self.nbytes -= block.nbytes
+            self.lost_rows += count(rows)
+        return rows
+
+    def record(self, outcome: Outcome, samples: int, groups: Sequence[int] = ()) -> None:
+        """Samples that were produced and ended before they were put, and the admission slots they free."""
+        if outcome == "trained" or samples < 0:
+            raise ValueError(f"cannot record {samples} samples as {outcome!r} without a partition")
+        self.produced += samples
+        self.counts[outcome] += samples
+        if self.gate is not None:
+            self.gate.release(groups, outcome)
+
+    def drop(
+        self, partition: str, outcome: Outcome, *, filtered: int = 0, dropped_stale: int = 0
+    ) -> PartitionTable | None:
+        """End a partition: its rows leave with `outcome`, except the counts given; None if it was dropped before.
+
+        Raises:
+            ValueError: the exceptions are more than the partition's rows.
+        """
+        if partition in self._dropped:
+            return None
+        table = self.live(partition)
+        rest = table.rows - filtered - dropped_stale
+        if rest < 0 or filtered < 0 or dropped_stale < 0:
+            raise ValueError(
+                f"partition {partition!r} has {table.rows} rows; cannot end {filtered} as filtered and "
+                f"{dropped_stale} as dropped_stale"
+            )
+        del self.partitions[partition]
+        self._dropped[partition] = outcome
+        while len(self._dropped) > _TOMBSTONES:
+            self._dropped.popitem(last=False)
+        self.counts[outcome] += rest
+        self.counts["filtered"] += filtered
+        self.counts["dropped_stale"] += dropped_stale
+        self.rows -= table.rows
+        self.nbytes -= table.nbytes
+        if self.gate is not None:
+            self.gate.release(table.groups, outcome)
+        return table
+
+    # -- reporting ---------------------------------------------------------------------------
+
+    def stats(self) -> StreamStats:
+        """The counters now."""
+        gate = self.gate
+        return StreamStats(
+            produced=self.produced,
+            trained=self.counts["trained"],
+            filtered=self.counts["filtered"],
+            dropped_stale=self.counts["dropped_stale"],
+            in_flight=self.rows,
+            nbytes=self.nbytes,
+            partitions=len(self.partitions),
+            duplicate_rows=self.duplicate_rows,
+            lost_rows=self.lost_rows,
+            groups_admitted=0 if gate is None else gate.admitted,
+            groups_occupied=0 if gate is None else gate.occupied,
+            group_budget=0 if gate is None else gate.budget,
+            weight_version=0 if gate is None else gate.version,
+        )
+
+    def info(self, now: float) -> list[PartitionInfo]:
+        """Every live partition, oldest first."""
+        return [
+            PartitionInfo(
+                table.name,
+                table.rows,
+                table.nbytes,
+                table.sealed,
+                now - table.created,
+                table.columns(),
+                table.progress(now),
+                table.versions,
+            )
+            for table in self.partitions.values()
+        ]
+
+    def explain_take(self, task: str, partition: str, seq: int, columns: Sequence[str], now: float) -> str:
+        """What a take that met its deadline was waiting for."""
+        table = self.partitions.get(partition)
+        parts = ["nobody has put into it" if table is None else table.explain(task, seq, columns)]
+        if self.gate is not None and (table is None or not table.sealed):
+            parts.append(self.gate.explain(now))
+        return "; ".join(parts)
+
+    def explain_put(self, block: Block, now: float) -> str:
+        """What holds a producer back: the budget, and the consumer of the oldest partition."""
+        head = (
+            f"{block.rows} rows ({block.nbytes} bytes) wait for room: {self.rows} of {self.row_budget} rows and "
+            f"{self.nbytes} of {self.byte_budget} bytes are taken"
+        )
+        if not self.partitions:
+            return head
+        oldest = next(iter(self.partitions.values()))
+        tasks = [
+            f"task {task!r} has {state.delivered} of {oldest.rows} rows, committed seq {state.committed_seq}, "
+            f"last asked {state.idle_s:.1f} s ago"
+            for task, state in oldest.progress(now).items()
+        ]
+        return (
+            f"{head}; the oldest partition {oldest.name!r} ({oldest.rows} rows, {oldest.nbytes} bytes, "
+            f"{now - oldest.created:.1f} s old) has not been dropped: {'; '.join(tasks) or 'no task has asked for it'}"
+        )
