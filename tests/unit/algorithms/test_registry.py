@@ -1,0 +1,85 @@
+"""Looking algorithms up, declaring one's own, and what constraints say about a configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from relax_engine.algorithms import AlgorithmSettings, get, names, register, violations
+from relax_engine.algorithms.spec import Constraint
+
+GRPO = get("grpo")
+
+
+def test_unknown_name_lists_the_nearest_and_all() -> None:
+    with pytest.raises(KeyError, match=r"unknown algorithm 'gropo'; did you mean 'grpo'\? \(known: .*grpo"):
+        get("gropo")
+
+
+def test_own_algorithm_is_found_and_names_stay_unique() -> None:
+    mine = dataclasses.replace(GRPO, name="test_registry_mine")
+    assert register(mine) is get("test_registry_mine")
+    assert register(mine) is mine  # registering the same object again is harmless
+    assert "test_registry_mine" in names()
+    with pytest.raises(ValueError, match="already registered"):
+        register(dataclasses.replace(GRPO, name="test_registry_mine"))
+    with pytest.raises(ValueError, match="already registered"):
+        register(GRPO)
+
+
+def test_names_and_constraints_do_not_import_torch() -> None:
+    code = (
+        "import sys, relax_engine.algorithms as A; A.names(); A.violations(A.get('grpo'), object());"
+        "sys.exit(any(m in sys.modules for m in ('torch', 'ray', 'megatron')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_settings_take_defaults_for_missing_attributes() -> None:
+    settings = AlgorithmSettings.from_config(SimpleNamespace(eps_clip=0.1, unrelated=3))
+    assert (settings.eps_clip, settings.clip_high, settings.kl_loss_type) == (0.1, 0.1, "k1")
+    assert settings.reduction == "sample_mean"
+    assert AlgorithmSettings(calculate_per_token_loss=True).reduction == "token_mean"
+    assert AlgorithmSettings(calculate_per_token_loss=True, loss_constant_length=9).reduction == "constant"
+
+
+def test_grpo_refuses_kl_in_the_reward_and_says_what_to_use() -> None:
+    assert violations(GRPO, SimpleNamespace(kl_coef=0.0, n_samples_per_prompt=8)) == []
+    (found,) = violations(GRPO, SimpleNamespace(kl_coef=0.1))
+    assert found.field == "kl_coef"
+    assert "--kl-coef 0.1: grpo" in found.message
+    assert "--kl-loss-coef" in found.message
+
+
+def test_every_declared_constraint_is_enforced() -> None:
+    strict = dataclasses.replace(
+        GRPO,
+        name="strict",
+        min_group_size=2,
+        forbids_stale=True,
+        requires_per_token_loss=True,
+        requires_rewards_normalization=True,
+        normalize_advantages="required",
+        constraints=(Constraint(field="gamma", holds=lambda g: g == 1, requirement="--gamma 1", reason="adds up"),),
+    )
+    config = SimpleNamespace(
+        n_samples_per_prompt=1,
+        kl_coef=0.5,
+        max_staleness=2,
+        partial_rollout=True,
+        calculate_per_token_loss=False,
+        disable_rewards_normalization=True,
+        normalize_advantages=False,
+        gamma=0.9,
+    )
+    found = {violation.field: violation.message for violation in violations(strict, config)}
+    assert set(found) == set(vars(config))
+    assert "use --max-staleness 0" in found["max_staleness"]
+    assert found["gamma"] == "--gamma 0.9: strict adds up; it needs --gamma 1"
+    forbids = dataclasses.replace(GRPO, normalize_advantages="forbidden")
+    (only,) = violations(forbids, SimpleNamespace(normalize_advantages=True))
+    assert "remove --normalize-advantages" in only.message
