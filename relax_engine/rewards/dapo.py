@@ -57,12 +57,19 @@ def dapo_reward(args: Any, sample: Sample) -> DapoReward:
     Raises:
         ValueError: the label is empty.
     """
-    if not sample.label:
-        raise ValueError("the label is empty; the dapo reward needs an answer to compare with")
+    label = sample.label or ""
+    problem = check_label(label)
+    if problem:
+        raise ValueError(problem)
     found = _ANSWER_LINE.findall(sample.response[-TAIL_CHARACTERS:])
     prediction = normalize_answer(found[-1] if found else NO_ANSWER)
-    correct = prediction == _normalize_label(sample.label)
+    correct = prediction == _normalize_label(label)
     return {"score": 1.0 if correct else -1.0, "acc": correct, "pred": prediction}
+
+
+def check_label(label: str) -> str | None:
+    """Why `label` cannot be compared with, or None if it can."""
+    return None if label.strip() else "the label is empty"
 
 
 def normalize_answer(answer: str) -> str:
@@ -75,7 +82,7 @@ def normalize_answer(answer: str) -> str:
     math = _INLINE_MATH.search(answer)
     if math:
         answer = math.group(1)
-    boxed = last_boxed(answer)
+    boxed = last_boxed(answer) if "\\boxed" in answer else None
     if boxed is not None:
         answer = boxed
     answer = _WRAPPERS.sub(r"\1", answer)

@@ -21,8 +21,14 @@ def exact_match_reward(args: Any, sample: Sample) -> float:
     Raises:
         ValueError: the label is empty.
     """
-    label = (sample.label or "").strip()
-    if not label:
-        raise ValueError("the label is empty; exact_match needs an answer to compare with")
+    label = sample.label or ""
+    problem = check_label(label)
+    if problem:
+        raise ValueError(problem)
     answers = _ANSWER.findall(sample.response)
-    return float((answers[-1] if answers else sample.response).strip() == label)
+    return float((answers[-1] if answers else sample.response).strip() == label.strip())
+
+
+def check_label(label: str) -> str | None:
+    """Why `label` cannot be compared with, or None if it can."""
+    return None if label.strip() else "the label is empty"
