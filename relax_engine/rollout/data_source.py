@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class DataSettings:
     """How rows become prompts."""
 
-    prompt_data: str
+    prompt_data: Sequence[str]
     input_key: str = "input"
     label_key: str | None = None
     metadata_key: str | None = None
@@ -34,6 +35,22 @@ class DataSettings:
     shuffle: bool = False
     seed: int = 42
     max_prompt_tokens: int | None = None
+
+    @classmethod
+    def from_config(cls, args: Any, *, prompt_data: Sequence[str] | None = None) -> DataSettings:
+        """From the flat configuration; `prompt_data` replaces the training files (evaluation, in file order)."""
+        return cls(
+            prompt_data=args.prompt_data if prompt_data is None else prompt_data,
+            input_key=args.input_key,
+            label_key=args.label_key,
+            metadata_key=args.metadata_key,
+            apply_chat_template=args.apply_chat_template,
+            chat_template_kwargs=args.apply_chat_template_kwargs,
+            system_prompt=args.system_prompt,
+            shuffle=args.rollout_shuffle and prompt_data is None,
+            seed=args.rollout_seed,
+            max_prompt_tokens=args.rollout_max_prompt_len,
+        )
 
 
 @dataclass(frozen=True, slots=True)

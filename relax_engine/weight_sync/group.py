@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, ProcessGroup, TCPStore
+from torch.distributed.distributed_c10d import GroupName
 
 from relax_engine.errors import RelaxError
 
@@ -71,7 +72,7 @@ def join_group(address: GroupAddress, rank: int, *, timeout_s: float, store: TCP
             [],
             dist.distributed_c10d.Backend(address.backend),
             prefixed,
-            group_name=address.name,
+            group_name=GroupName(address.name),
             timeout=timeout,
         )
     except (dist.DistError, RuntimeError, TimeoutError) as error:

@@ -31,7 +31,9 @@ class WeightSyncError(RelaxError):
 class Receiver(Protocol):
     """One process that ends up with the weights. Every method raises on failure."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """Unique among the receivers; what reports call it."""
 
     async def join(self, address: GroupAddress, rank: int) -> None:
         """Enter the update group as `rank`; returns when the group is complete."""

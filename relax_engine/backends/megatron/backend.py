@@ -34,6 +34,7 @@ from relax_engine.backends.megatron.optimizer import build_optimizer, build_sche
 from relax_engine.backends.megatron.packing import Packing, pack, plan_micro_batches
 from relax_engine.backends.megatron.rope import RotaryTable
 from relax_engine.backends.megatron.settings import BackendSettings, ParallelLayout, read_settings
+from relax_engine.backends.megatron.snapshots import WeightSnapshots
 from relax_engine.backends.megatron.spec import PackedSequences
 from relax_engine.backends.megatron.weights import load_tensors, named_hf_tensors, read_hf_tensors
 from relax_engine.checkpoint.families import model_spec
@@ -89,6 +90,7 @@ class MegatronBackend:
             self._make_trainable()
         else:
             self._model.requires_grad_(False).eval()
+        self.snapshots = WeightSnapshots(self._model)
 
     def _make_trainable(self) -> None:
         distributed = self.settings.optimizer.use_distributed_optimizer
@@ -110,6 +112,11 @@ class MegatronBackend:
     def data_parallel_size(self) -> int:
         """Number of shares of the global batch."""
         return parallel_state.get_data_parallel_world_size()
+
+    @property
+    def speaks_for_slice(self) -> bool:
+        """Whether this rank reports the results of its data-parallel share; its model-parallel peers have the same."""
+        return parallel_state.get_tensor_model_parallel_rank() == 0
 
     def forward_log_probs(self, batch: ColumnBatch, *, temperature: float, max_tokens: int) -> Column:
         """Log-probabilities of the response tokens under `softmax(logits / temperature)`.

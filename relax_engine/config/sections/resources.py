@@ -33,6 +33,9 @@ class Resources(Section):
     fully_async: bool = False
     """Every role runs on its own devices at the same time, and samples stream between them."""
 
+    offload_rollout: bool | None = None
+    """Engines give their cache memory back after each rollout. Default: on where they share devices (colocate)."""
+
     ref_actor_config: JsonObject = group(dict)
     """Fields that differ for the reference and actor_fwd roles, as JSON by field name
     (`{"tensor_model_parallel_size": 1, "max_tokens_per_gpu": 16384}`)."""

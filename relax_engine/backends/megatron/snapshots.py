@@ -1,0 +1,49 @@
+"""Copies of a model's weights under names, swapped in for a forward pass.
+
+What lives here: the reference policy of colocate mode without a second model. What does not:
+anything that trains; the optimizer's own copies never change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+
+class WeightSnapshots:
+    """Named copies in host memory. While one is in use, the present weights wait in its place."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._copies: dict[str, list[Tensor]] = {}
+
+    def keep(self, name: str) -> None:
+        """Copy the present weights under `name`, replacing an earlier copy."""
+        self._copies[name] = [parameter.detach().to("cpu", copy=True) for parameter in self._model.parameters()]
+
+    @contextlib.contextmanager
+    def using(self, name: str | None) -> Iterator[None]:
+        """Compute with the copy `name` inside the block; None leaves the present weights in place.
+
+        Raises:
+            KeyError: no such copy.
+        """
+        if name is None:
+            yield
+            return
+        copies = self._copies[name]
+        self._exchange(copies)
+        try:
+            yield
+        finally:
+            self._exchange(copies)
+
+    @torch.no_grad()
+    def _exchange(self, copies: list[Tensor]) -> None:
+        for parameter, copy in zip(self._model.parameters(), copies, strict=True):
+            present = parameter.detach().to("cpu", copy=True)
+            parameter.copy_(copy)
+            copy.copy_(present)

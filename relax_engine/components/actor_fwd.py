@@ -1,0 +1,123 @@
+"""Forward-only roles of fully-async mode: `actor_fwd` (follows the actor) and `reference` (stays).
+
+One class; the role decides which column it adds and whether weight syncs reach it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+from ray import serve
+
+from relax_engine.components.mode import forward_columns, steps_per_rollout
+from relax_engine.components.role import Role, RoleContext, ingress
+from relax_engine.components.train_group import TrainGroup, load_weights
+from relax_engine.stream.columns import ColumnBatch
+from relax_engine.weight_sync.buckets import BucketMeta
+from relax_engine.weight_sync.group import GroupAddress
+
+_FORWARD_BUDGET = 16384
+
+
+class ForwardRole(Role):
+    """Adds log-probs to every row as soon as it is in the stream.
+
+    A forward pass and a weight update exclude each other: the update takes the lock in
+    `begin_update` and gives it back in `end_update`, so no batch sees half-updated weights.
+    """
+
+    def __init__(self, context: RoleContext) -> None:
+        super().__init__(context)
+        config = self.config.replace(**self.args.ref_actor_config) if self.args.ref_actor_config else self.config
+        self.column = forward_columns(self.config)[self.role]
+        self.group = TrainGroup(
+            config, context.slots, role=self.role, trainable=False, timeout_s=self.args.wait_timeout
+        )
+        load_weights(self.group, self.args.ref_load)
+        self.version = context.start_step
+        self._lock = asyncio.Lock()
+
+    async def run(self) -> dict[str, Any]:
+        """Process all partitions."""
+        parts = steps_per_rollout(self.config) * self.args.num_iters_per_train_update
+        rows = max(
+            self.args.n_samples_per_prompt, self.args.rollout_batch_size * self.args.n_samples_per_prompt // parts
+        )
+        for rollout_id in range(self.context.start_step, self.context.num_steps):
+            if self.stopping:
+                break
+            self.step = rollout_id
+            sequence = 0
+            while await self._batch(f"train_{rollout_id}", sequence, rows):
+                sequence += 1
+        return {"phases": self.phases}
+
+    async def _batch(self, partition: str, sequence: int, rows: int) -> bool:
+        """Handle one delivery; False at the end of the partition."""
+        delivery = await asyncio.to_thread(
+            self.stream.take,
+            f"{self.role}_log_probs",
+            partition,
+            sequence,
+            ["tokens", "response_lengths"],
+            rows,
+            deadline_s=self.args.wait_timeout,
+        )
+        if delivery.end:
+            return False
+        batch = await asyncio.to_thread(self.stream.fetch, delivery)
+        async with self._lock:
+            with self.phase(self.column):
+                log_probs = await asyncio.to_thread(
+                    self.group.forward_log_probs,
+                    batch,
+                    temperature=self.args.rollout_temperature,
+                    max_tokens=self.args.log_probs_max_tokens_per_gpu or _FORWARD_BUDGET,
+                )
+        added = ColumnBatch({self.column: log_probs})
+        await asyncio.to_thread(self.stream.put_columns, partition, delivery.rows, added)
+        return True
+
+    async def join(self, address: GroupAddress, first_rank: int) -> None:
+        """Enter a weight-update group."""
+        await asyncio.to_thread(self.group.join, address, first_rank)
+
+    async def leave(self, name: str) -> None:
+        """Leave a weight-update group."""
+        await asyncio.to_thread(self.group.leave, name)
+
+    async def begin_update(self) -> None:
+        """Wait for the running forward pass and hold off the next."""
+        await asyncio.wait_for(self._lock.acquire(), self.args.weight_sync_timeout)
+        await asyncio.to_thread(self.group.begin_update)
+
+    async def receive(self, bucket: BucketMeta) -> None:
+        """Take part in the broadcast of one bucket."""
+        await asyncio.to_thread(self.group.receive, bucket)
+
+    async def end_update(self, version: int) -> None:
+        """Adopt the new weights."""
+        await asyncio.to_thread(self.group.end_update)
+        self.version = version
+        self._lock.release()
+
+    async def close(self) -> None:
+        """End the rank processes."""
+        await asyncio.to_thread(self.group.close)
+
+
+class ActorFwd(ForwardRole):
+    """Log-probs under the actor's weights as of the last sync."""
+
+    role: ClassVar[str] = "actor_fwd"
+
+
+class Reference(ForwardRole):
+    """Log-probs under the reference weights."""
+
+    role: ClassVar[str] = "reference"
+
+
+ActorFwdDeployment = serve.deployment(serve.ingress(ingress(ActorFwd))(ActorFwd))
+ReferenceDeployment = serve.deployment(serve.ingress(ingress(Reference))(Reference))

@@ -1,0 +1,131 @@
+"""What every role shares: a step counter, a stop flag, events, phases and the HTTP ingress.
+
+A role is one Ray Serve deployment whose `run` is a loop over the stream. The controller deploys it,
+starts `run`, and drains its events; nothing else reaches into a role.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from fastapi import FastAPI, HTTPException
+
+from relax_engine.config import RunConfig
+from relax_engine.core.placement import Slot
+from relax_engine.stream.client import StreamClient
+
+
+@dataclass(frozen=True, slots=True)
+class RoleContext:
+    """What the controller hands to a role."""
+
+    config: RunConfig
+    slots: Sequence[Slot]
+    stream: StreamClient
+    run_dir: str
+    start_step: int
+    num_steps: int
+    resume_from: str | None = None
+    """Checkpoint iteration directory to continue from."""
+    run_state: Mapping[str, Any] = field(default_factory=dict)
+    """What that checkpoint says about data position and versions."""
+
+
+@dataclass(slots=True)
+class Phase:
+    """One stretch of work: seconds since the epoch, for Gantt charts and sums."""
+
+    role: str
+    name: str
+    step: int
+    start: float
+    end: float
+
+
+class Role:
+    """Base of all roles. Thread-safe: `run` works in threads, control calls come from the event loop."""
+
+    role: ClassVar[str] = "role"
+
+    def __init__(self, context: RoleContext) -> None:
+        self.context = context
+        self.config = context.config
+        self.args = context.config.flat
+        self.step = context.start_step
+        self.phases: list[Phase] = []
+        self._stop = threading.Event()
+        self._events: deque[dict[str, Any]] = deque()
+        self._progressed = time.time()
+        self.stream = context.stream
+
+    def get_step(self) -> dict[str, int]:
+        """The step that this role works on."""
+        return {"step": self.step}
+
+    def set_step(self, step: int) -> dict[str, int]:
+        """Move to `step` (recovery)."""
+        if step < 0:
+            raise HTTPException(400, f"step must be >= 0, got {step}")
+        self.step = step
+        return {"step": self.step}
+
+    def stop_service(self) -> dict[str, str]:
+        """Ask the loop to end after the present step."""
+        self._stop.set()
+        return {"status": "stopping"}
+
+    def health(self) -> dict[str, Any]:
+        """Step, seconds since the last progress, and whether a stop was asked for."""
+        return {
+            "role": self.role,
+            "step": self.step,
+            "stopping": self._stop.is_set(),
+            "seconds_since_progress": round(time.time() - self._progressed, 3),
+        }
+
+    def drain_events(self) -> list[dict[str, Any]]:
+        """Events since the last call, oldest first."""
+        events = []
+        while self._events:
+            events.append(self._events.popleft())
+        return events
+
+    def emit(self, kind: str, **values: Any) -> None:
+        """Tell the controller that something happened."""
+        self._progressed = time.time()
+        self._events.append({"kind": kind, "role": self.role, **values})
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the loop should end."""
+        return self._stop.is_set()
+
+    def record_phase(self, name: str, start: float) -> None:
+        """Record work that began at `start` (seconds since the epoch) and ends now."""
+        self.phases.append(Phase(self.role, name, self.step, start, time.time()))
+        self._progressed = time.time()
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Record how long a stretch of work takes."""
+        start = time.time()
+        try:
+            yield
+        finally:
+            self.record_phase(name, start)
+
+
+def ingress(cls: type[Role]) -> FastAPI:
+    """The HTTP API that every role has: `get_step`, `set_step`, `stop_service`, `health`."""
+    app = FastAPI(title=f"relax {cls.role}", openapi_url="/openapi.json")
+    app.get("/get_step")(cls.get_step)
+    app.post("/set_step")(cls.set_step)
+    app.post("/stop_service")(cls.stop_service)
+    app.get("/health")(cls.health)
+    return app

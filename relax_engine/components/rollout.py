@@ -1,0 +1,253 @@
+"""The rollout role: prompts in, scored samples out, as fast as admission allows.
+
+Owns the engines, the data source and the rewards. A partition is `rollout_batch_size` prompt groups
+in admission order; it is sealed with the data position after it, so that a checkpoint taken when it
+was trained resumes exactly behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ray import serve
+
+from relax_engine.algorithms import registry
+from relax_engine.algorithms.settings import AlgorithmSettings
+from relax_engine.backends.engines.client import EngineClient
+from relax_engine.components.engine_host import EngineGroup
+from relax_engine.components.role import Role, RoleContext, ingress
+from relax_engine.errors import RelaxError
+from relax_engine.rewards.executor import RewardExecutor
+from relax_engine.rewards.settings import RewardSettings
+from relax_engine.rollout.convert import rollout_metrics, to_columns
+from relax_engine.rollout.data_source import DataSettings, PromptDataSource
+from relax_engine.rollout.evaluation import evaluate_dataset
+from relax_engine.rollout.generate import generate_groups
+from relax_engine.rollout.sampling import SamplingSettings
+from relax_engine.rollout.tokenizer import load_tokenizer
+from relax_engine.stream.columns import ColumnBatch
+from relax_engine.types import SampleGroup
+
+logger = logging.getLogger(__name__)
+
+
+class RolloutError(RelaxError):
+    """No engine can serve the rollout."""
+
+
+@dataclass(slots=True)
+class _Engine:
+    """One engine as the rollout sees it."""
+
+    client: EngineClient
+    outstanding: int = 0
+    quarantined: str | None = None
+
+
+class Rollout(Role):
+    """Generates partitions `start_step .. num_steps - 1`.
+
+    Colocate: a partition is one wave, a single batched request per engine, after which the engines
+    give their cache memory back. Fully async: groups are requested one by one as slots free up, and
+    generation of later partitions goes on while earlier ones finish.
+    """
+
+    role: ClassVar[str] = "rollout"
+
+    def __init__(self, context: RoleContext) -> None:
+        super().__init__(context)
+        self.colocate = self.config.mode == "colocate"
+        self.sampling = SamplingSettings.from_config(self.args)
+        self.algorithm = AlgorithmSettings.from_config(self.args)
+        self.spec = registry.get(self.algorithm.advantage_estimator)
+        self.engines: dict[str, _Engine] = {}
+        self.version = -1
+        self._weights_ready = asyncio.Event()
+
+    async def setup(self) -> None:
+        """Start the engines, and meanwhile read the prompts and start the reward workers."""
+        args = self.args
+        self.engine_group = EngineGroup(self.config, self.context.slots)
+        starting = asyncio.create_task(self.engine_group.start(args.rollout_engine_init_timeout))
+        await asyncio.to_thread(self._prepare)
+        urls = await starting
+        self.engines = {url: _Engine(EngineClient(url, timeout_s=args.rollout_http_timeout)) for url in urls}
+
+    def _prepare(self) -> None:
+        args = self.args
+        self.tokenizer = load_tokenizer(args.hf_checkpoint)
+        self.data = PromptDataSource(DataSettings.from_config(args), self.tokenizer, args.n_samples_per_prompt)
+        position = self.context.run_state.get("data_position")
+        if position:
+            self.data.restore(position)
+        self.rewards = RewardExecutor(RewardSettings.from_config(args), args)
+
+    async def engine_urls(self) -> list[str]:
+        """Addresses of the engines."""
+        return list(self.engines)
+
+    async def weights_committed(self, version: int, quarantined: dict[str, str]) -> None:
+        """Engines hold weights of `version`, except the quarantined ones, which get no more traffic."""
+        self.version = version
+        for url, reason in quarantined.items():
+            if url in self.engines:
+                self.engines[url].quarantined = reason
+                self.emit("engine_quarantined", engine=url, reason=reason)
+        self._weights_ready.set()
+
+    async def run(self) -> dict[str, Any]:
+        """Produce all partitions; raises the first error of any request, reward or write."""
+        deadline = self.args.wait_timeout
+        await asyncio.wait_for(self._weights_ready.wait(), deadline)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for rollout_id in range(self.context.start_step, self.context.num_steps):
+                    if self.stopping:
+                        break
+                    self.step = rollout_id
+                    await self._evaluate_if_due(rollout_id)
+                    await self._start_partition(rollout_id, tasks)
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from None
+        return {"phases": self.phases}
+
+    async def finish(self) -> None:
+        """Evaluate the final weights where asked for, and end the engines."""
+        await self._evaluate_if_due(self.context.num_steps)
+
+    async def close(self) -> None:
+        """End reward workers and engines."""
+        self.rewards.close()
+        await self.engine_group.close()
+
+    async def _start_partition(self, rollout_id: int, tasks: asyncio.TaskGroup) -> None:
+        """Admit the groups of a partition and start their generation."""
+        size = self.args.rollout_batch_size
+        width = size if self.colocate else 1
+        requests: list[asyncio.Task[list[SampleGroup]]] = []
+        started = time.time()
+        for _ in range(0, size, width):
+            await self.stream.aadmit(width, deadline_s=self.args.wait_timeout)
+            groups = self.data.get_groups(width)
+            requests += [tasks.create_task(part) for part in self._requests(groups)]
+        position = self.data.position.to_dict()
+        partition = tasks.create_task(self._finish_partition(rollout_id, requests, position, started))
+        if self.colocate:
+            await partition
+
+    def _requests(self, groups: list[SampleGroup]) -> list[Any]:
+        """One coroutine per engine request: groups spread over the usable engines in order."""
+        usable = [url for url, engine in self.engines.items() if engine.quarantined is None]
+        if not usable:
+            reasons = {url: engine.quarantined for url, engine in self.engines.items()}
+            raise RolloutError(f"no engine holds the current weights: {reasons}")
+        usable.sort(key=lambda url: self.engines[url].outstanding)
+        share, rest = divmod(len(groups), len(usable))
+        parts = []
+        start = 0
+        for index, url in enumerate(usable):
+            count = share + (index < rest)
+            if count:
+                part = groups[start : start + count]
+                self.engines[url].outstanding += sum(map(len, part))
+                parts.append(self._generate(url, part))
+            start += count
+        return parts
+
+    async def _generate(self, url: str, groups: list[SampleGroup]) -> list[SampleGroup]:
+        """Generate and score `groups` on one engine."""
+        engine = self.engines[url]
+        samples = [sample for group in groups for sample in group]
+        for group in groups:
+            self.stream.assign(group[0].group_index, url)
+        started = time.time()
+        try:
+            await generate_groups(engine.client, groups, self.sampling)
+        finally:
+            engine.outstanding -= len(samples)
+        self.record_phase("generate", started)
+        started = time.time()
+        await self.rewards.score(samples)
+        self.record_phase("reward", started)
+        return groups
+
+    async def _finish_partition(
+        self,
+        rollout_id: int,
+        requests: Sequence[asyncio.Task[list[SampleGroup]]],
+        position: dict[str, Any],
+        started: float,
+    ) -> None:
+        """Write the groups of a partition to the stream as they finish, in admission order, and seal it."""
+        partition = f"train_{rollout_id}"
+        transfer = max(1, self.args.rollout_batch_size // self.args.num_iters_per_train_update)
+        groups: list[SampleGroup] = []
+        pending: list[SampleGroup] = []
+        for request in requests:
+            finished = await request
+            groups += finished
+            pending += finished
+            while len(pending) >= transfer:
+                await self._put(partition, pending[:transfer])
+                pending = pending[transfer:]
+        if pending:
+            await self._put(partition, pending)
+        if self.colocate and self.args.offload_rollout:
+            await asyncio.gather(*(engine.client.release_memory() for engine in self._usable()))
+        seconds = time.time() - started
+        metrics = rollout_metrics(groups, self.args.reward_key)
+        tokens = sum(sample.response_length for group in groups for sample in group)
+        metrics["perf/rollout_time"] = seconds
+        metrics["perf/rollout_tokens_per_second"] = tokens / max(seconds, 1e-9)
+        meta = {"data_position": position, "metrics": metrics}
+        await asyncio.to_thread(self.stream.seal, partition, meta=meta)
+        self.emit("rollout", rollout_id=rollout_id, seconds=seconds, reward=metrics["rollout/raw_reward"])
+
+    async def _put(self, partition: str, groups: Sequence[SampleGroup]) -> None:
+        batch: ColumnBatch = to_columns(groups, self.spec, self.algorithm, self.args.reward_key)
+        await self.stream.aput(partition, batch, deadline_s=self.args.wait_timeout)
+
+    def _usable(self) -> list[_Engine]:
+        return [engine for engine in self.engines.values() if engine.quarantined is None]
+
+    async def _evaluate_if_due(self, step: int) -> None:
+        args = self.args
+        if not args.eval_prompt_data or not args.eval_interval or step % args.eval_interval:
+            return
+        if step == self.context.start_step and args.skip_eval_before_train:
+            return
+        version = self.version
+        for name, paths in args.eval_prompt_data.items():
+            started = time.time()
+            result = await evaluate_dataset(
+                [engine.client for engine in self._usable()],
+                DataSettings.from_config(args, prompt_data=paths),
+                SamplingSettings.for_evaluation(args),
+                self.rewards,
+                self.tokenizer,
+                samples_per_prompt=args.n_samples_per_eval_prompt,
+                reward_key=args.reward_key,
+            )
+            self.record_phase("evaluate", started)
+            record = {"step": step, "version": version, "dataset": name, **result.metrics(f"eval/{name}")}
+            with Path(self.context.run_dir, "eval.jsonl").open("a") as file:
+                file.write(json.dumps(record) + "\n")
+            self.emit("evaluation", step=step, dataset=name, score=result.mean_reward)
+
+
+def _first(errors: BaseExceptionGroup[Any]) -> BaseException:
+    """The first leaf of an exception group."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+RolloutDeployment = serve.deployment(serve.ingress(ingress(Rollout))(Rollout))

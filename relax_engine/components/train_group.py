@@ -1,0 +1,179 @@
+"""The ranks of one Megatron model, addressed as one: splits rows, gathers results, in row order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+
+from relax_engine.checkpoint.manager import resolve_checkpoint
+from relax_engine.components.train_rank import TrainRank, row_shares
+from relax_engine.config import RunConfig
+from relax_engine.core.placement import Slot
+from relax_engine.errors import RelaxError
+from relax_engine.stream.columns import Column, ColumnBatch
+from relax_engine.weight_sync.group import GroupAddress
+
+if TYPE_CHECKING:
+    from relax_engine.weight_sync.buckets import BucketMeta
+    from relax_engine.weight_sync.sender import Receiver, SyncReport
+
+
+class TrainGroupError(RelaxError):
+    """A rank failed or did not answer in time."""
+
+
+class TrainGroup:
+    """All ranks of a role. Every call has the deadline `timeout_s` and fails as soon as one rank does."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        slots: Sequence[Slot],
+        *,
+        role: str,
+        trainable: bool,
+        timeout_s: float,
+    ) -> None:
+        self.role = role
+        self.timeout_s = timeout_s
+        self.balance = config.flat.balance_data
+        environment = {"env_vars": config.flat.train_env_vars} if config.flat.train_env_vars else {}
+        self._ranks: list[Any] = [
+            ray.remote(TrainRank)
+            .options(**slot.actor_options(), runtime_env=environment, name=None, max_restarts=0)
+            .remote(config, rank=rank, world_size=len(slots), trainable=trainable)
+            for rank, slot in enumerate(slots)
+        ]
+        address = self._wait([self._ranks[0].address.remote()])[0]
+        self._coordinates: list[dict[str, int]] = self._call("start", address)
+        self.dp_size = self._coordinates[0]["dp_size"]
+
+    def load_hf(self, directory: str) -> None:
+        """Load a Hugging Face directory on every rank."""
+        self._call("load_hf", directory)
+
+    def load(self, directory: str, *, optimizer: bool) -> dict[str, Any]:
+        """Load one checkpoint iteration; returns its `extra`."""
+        extra: dict[str, Any] = self._call("load", directory, optimizer=optimizer)[0]
+        return extra
+
+    def save(self, directory: str, extra: dict[str, Any]) -> None:
+        """Write one checkpoint iteration."""
+        self._call("save", directory, extra)
+
+    def snapshot(self, tag: str) -> None:
+        """Keep a copy of the present weights under `tag` on every rank."""
+        self._call("snapshot", tag)
+
+    def forward_log_probs(
+        self, batch: ColumnBatch, *, temperature: float, max_tokens: int, weights: str | None = None
+    ) -> Column:
+        """Log-probs of all response tokens, float32 in compact layout, rows in batch order."""
+        shares = self._shares(batch)
+        reference = ray.put(batch)
+        columns = self._wait(
+            [
+                rank.forward_log_probs.remote(
+                    reference,
+                    shares[place["dp_rank"]],
+                    temperature=temperature,
+                    max_tokens=max_tokens,
+                    weights=weights,
+                )
+                for rank, place in zip(self._ranks, self._coordinates, strict=True)
+            ]
+        )
+        rows: list[np.ndarray] = [np.empty(0, np.float32)] * batch.num_rows
+        for column, place in zip(columns, self._coordinates, strict=True):
+            if column is not None:
+                for position, row in enumerate(shares[place["dp_rank"]]):
+                    rows[row] = column.row(position)
+        return Column.ragged(rows, np.float32)
+
+    def train_step(
+        self, batch: ColumnBatch, *, temperature: float, max_tokens: int | None, micro_batch_size: int
+    ) -> dict[str, float]:
+        """One optimizer step on `batch`, its rows spread over the data-parallel ranks."""
+        shares = self._shares(batch)
+        reference = ray.put(batch)
+        metrics: dict[str, float] = self._wait(
+            [
+                rank.train_step.remote(
+                    reference,
+                    shares[place["dp_rank"]],
+                    temperature=temperature,
+                    max_tokens=max_tokens,
+                    micro_batch_size=micro_batch_size,
+                )
+                for rank, place in zip(self._ranks, self._coordinates, strict=True)
+            ]
+        )[0]
+        return metrics
+
+    def push_weights(self, receivers: Sequence[Receiver], version: int) -> SyncReport:
+        """Send the weights to `receivers` as `version`."""
+        reports = self._call("push_weights", list(receivers), version)
+        report: SyncReport = next(report for report in reports if report is not None)
+        return report
+
+    def join(self, address: GroupAddress, first_rank: int) -> None:
+        """Enter a weight-update group; rank i of this group becomes `first_rank + i`."""
+        self._wait([rank.join.remote(address, first_rank + index) for index, rank in enumerate(self._ranks)])
+
+    def leave(self, name: str) -> None:
+        """Leave a weight-update group."""
+        self._call("leave", name)
+
+    def begin_update(self) -> None:
+        """Open a weight update on every rank."""
+        self._call("begin_update")
+
+    def receive(self, bucket: BucketMeta) -> None:
+        """Take part in the broadcast of one bucket."""
+        self._call("receive", bucket)
+
+    def end_update(self) -> None:
+        """Close the weight update on every rank."""
+        self._call("end_update")
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self._ranks)
+
+    def close(self) -> None:
+        """End all rank processes."""
+        ready, _ = ray.wait([rank.close.remote() for rank in self._ranks], num_returns=len(self._ranks), timeout=10)
+        del ready
+        for rank in self._ranks:
+            ray.kill(rank)
+
+    def _shares(self, batch: ColumnBatch) -> list[list[int]]:
+        return row_shares(batch["tokens"].lengths, self.dp_size, balance=self.balance)
+
+    def _call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+        return self._wait([getattr(rank, method).remote(*args, **kwargs) for rank in self._ranks])
+
+    def _wait(self, references: list[ray.ObjectRef]) -> list[Any]:
+        """Results in order; the first failure ends the wait, so that a dead rank cannot hang the rest."""
+        pending = list(references)
+        while pending:
+            done, pending = ray.wait(pending, num_returns=1, timeout=self.timeout_s)
+            if not done:
+                raise TrainGroupError(
+                    f"{self.role}: {len(pending)} of {len(references)} ranks did not answer within {self.timeout_s:g} s"
+                )
+            ray.get(done)
+        return ray.get(references)
+
+
+def load_weights(group: TrainGroup, path: str) -> None:
+    """Load initial weights from a Hugging Face directory, a checkpoint iteration, or a run's checkpoints."""
+    if (Path(path) / "config.json").is_file():
+        group.load_hf(path)
+    else:
+        group.load(str(resolve_checkpoint(path)), optimizer=False)

@@ -1,0 +1,191 @@
+"""The controller: the only place where the parts meet.
+
+Builds stream, placement and roles, starts every role's loop, relays what happens, and takes all of
+it down again; the first error of any role ends the run and is what the caller sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+
+from relax_engine.components.mode import forward_columns
+from relax_engine.components.role import Phase, RoleContext
+from relax_engine.config import RunConfig
+from relax_engine.core.cluster import Cluster
+from relax_engine.core.placement import Placement, place
+from relax_engine.core.registry import roles_of, shared_roles
+from relax_engine.core.resume import ResumePoint
+from relax_engine.core.service import RoleError, Service
+from relax_engine.stream.client import StreamClient
+from relax_engine.stream.launch import start_stream
+from relax_engine.utils.progress import Progress, progress
+from relax_engine.weight_sync.group import free_port
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.25
+
+
+class Controller:
+    """Runs one configuration on one cluster.
+
+    Roles end in any order, but the run ends when all have: rollout and advantages finish ahead of
+    the actor. `run` may be called once.
+    """
+
+    def __init__(self, config: RunConfig, cluster: Cluster, run_dir: Path, point: ResumePoint, num_steps: int) -> None:
+        self.config = config
+        self.cluster = cluster
+        self.run_dir = run_dir
+        self.point = point
+        self.num_steps = num_steps
+        self.services: dict[str, Service] = {}
+        self._stream: StreamClient | None = None
+        self._placement: Placement | None = None
+
+    async def run(self) -> list[Phase]:
+        """Run to the end; returns every role's phases.
+
+        Raises:
+            RelaxError: whatever the first failing role raised.
+        """
+        try:
+            with progress("starting roles"):
+                await self._build()
+            return await self._loop()
+        finally:
+            await self._tear_down()
+
+    async def _build(self) -> None:
+        config, flat = self.config, self.config.flat
+        roles = roles_of(config)
+        self._stream = await asyncio.to_thread(self._start_stream)
+        self._placement = await asyncio.to_thread(
+            place,
+            {role.name: role.devices for role in roles},
+            shared_roles(config),
+            self.cluster,
+            timeout_s=flat.role_deadline,
+        )
+        for role in roles:
+            context = RoleContext(
+                config=config,
+                slots=self._placement.slots[role.name],
+                stream=self._stream,
+                run_dir=str(self.run_dir),
+                start_step=self.point.iteration,
+                num_steps=self.num_steps,
+                resume_from=self.point.directory,
+                run_state=self.point.state,
+            )
+            self.services[role.name] = Service(role.name, context, deadline_s=flat.role_deadline)
+        await asyncio.to_thread(self._deploy)
+        await asyncio.gather(*(service.call("setup") for service in self.services.values()))
+
+    def _start_stream(self) -> StreamClient:
+        flat = self.config.flat
+        supervised = flat.loss_type == "sft"
+        rows = 2 * flat.global_batch_size if supervised else flat.stream_max_rows
+        stream = start_stream(
+            name=None,
+            num_data_storage_units=flat.num_data_storage_units,
+            row_budget=rows,
+            byte_budget=flat.stream_max_bytes,
+            max_staleness=None if supervised else self.config.staleness_bound,
+            groups_per_step=None if supervised else flat.rollout_batch_size,
+        )
+        if not supervised:
+            stream.recover_gate(self.point.iteration)
+        return stream
+
+    def _deploy(self) -> None:
+        """Start Serve where it does not run yet, and all roles on it at once."""
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        quiet = {"log_level": "WARNING", "enable_access_log": False}
+        serve.start(http_options={"host": "127.0.0.1", "port": free_port("127.0.0.1")}, logging_config=quiet)
+        serve.run_many(
+            [service.target() for service in self.services.values()], wait_for_ingress_deployment_creation=True
+        )
+
+    async def _loop(self) -> list[Phase]:
+        urls = await self.services["rollout"].call("engine_urls") if "rollout" in self.services else []
+        followers = [name for name in forward_columns(self.config) if name != "reference"]
+        tasks = {
+            service.start(urls, followers) if name == "actor" else service.start(): name
+            for name, service in self.services.items()
+        }
+        phases: list[Phase] = []
+        pending = set(tasks)
+        with progress("training", total=self.num_steps - self.point.iteration) as bar:
+            while pending:
+                done, pending = await asyncio.wait(pending, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                await self._relay(bar)
+                for task in done:
+                    phases += task.result()["phases"]
+        if "rollout" in self.services:
+            phases += await self.services["rollout"].call("finish")
+            await self._relay(None)
+        return phases
+
+    async def _relay(self, bar: Progress | None) -> None:
+        """Log what the roles report."""
+        for service in self.services.values():
+            for event in await service.events():
+                self._log(event)
+                if bar is not None and event["kind"] == "step":
+                    bar.advance()
+
+    def _log(self, event: dict[str, Any]) -> None:
+        total = self.num_steps
+        match event["kind"]:
+            case "rollout":
+                logger.info(
+                    "Finish rollout %d/%d: reward %.3f, %.2f s",
+                    event["rollout_id"],
+                    total,
+                    event["reward"],
+                    event["seconds"],
+                )
+            case "step":
+                metrics = event["metrics"]
+                logger.info(
+                    "training step %d/%d: loss %.4f, grad norm %.3f, %.2f s",
+                    event["step"],
+                    total,
+                    metrics["train/loss"],
+                    metrics["train/grad_norm"],
+                    metrics["perf/step_time"],
+                )
+            case "evaluation":
+                logger.info("evaluation of %s after step %d: %.4f", event["dataset"], event["step"], event["score"])
+            case "engine_quarantined":
+                logger.warning("engine %s is out of service: %s", event["engine"], event["reason"])
+
+    async def _tear_down(self) -> None:
+        """End everything that this run started; errors here must not hide the run's own."""
+        closing = [service.call("close") for service in self.services.values()]
+        for name, outcome in zip(self.services, await asyncio.gather(*closing, return_exceptions=True), strict=True):
+            if isinstance(outcome, BaseException):
+                logger.debug("closing role %s: %s", name, outcome)
+        for name in self.services:
+            await asyncio.to_thread(serve.delete, name)
+        if self._placement is not None:
+            self._placement.release()
+        if self._stream is not None:
+            self._stream.close()
+
+
+def run_controller(controller: Controller) -> tuple[list[Phase], float]:
+    """Run `controller` in an event loop of its own; returns phases and seconds of the loop."""
+    started = time.time()
+    phases = asyncio.run(controller.run())
+    return phases, time.time() - started
+
+
+__all__ = ["Controller", "RoleError", "run_controller"]

@@ -1,0 +1,61 @@
+"""`train`: one run from a configuration to a result, on whatever cluster is there."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from relax_engine.checkpoint.manager import CheckpointManager
+from relax_engine.config import RunConfig
+from relax_engine.config.doctor import require_valid
+from relax_engine.core.cluster import ray_cluster
+from relax_engine.core.controller import Controller, run_controller
+from relax_engine.core.result import RunResult, collect_result
+from relax_engine.core.resume import find_resume_point
+from relax_engine.rollout.prompts import read_prompts
+
+logger = logging.getLogger(__name__)
+
+
+def train(config: RunConfig) -> RunResult:
+    """Train as `config` says; resumes from `--load` when a complete checkpoint is there.
+
+    Raises:
+        ConfigError: the configuration cannot run.
+        RelaxError: a role failed; nothing half-written is left behind.
+    """
+    require_valid(config)
+    run_dir = Path(config.flat.run_dir).absolute()
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "config.yaml").write_text(config.to_yaml())
+    point = find_resume_point(config)
+    num_steps = total_steps(config)
+    if point.iteration >= num_steps:
+        logger.info("nothing to do: the checkpoint is at step %d of %d", point.iteration, num_steps)
+        return collect_result(run_dir, point.directory, [], start_step=point.iteration, wall_seconds=0.0)
+    if point.iteration:
+        logger.info("resuming at step %d of %d from %s", point.iteration, num_steps, point.directory)
+    with ray_cluster(config.flat.ray_address) as cluster:
+        controller = Controller(config, cluster, run_dir, point, num_steps)
+        # A thread of its own, so that a caller with a running event loop (a notebook) can call this.
+        with ThreadPoolExecutor(1, thread_name_prefix="controller") as executor:
+            phases, seconds = executor.submit(run_controller, controller).result()
+    latest = CheckpointManager(config.flat.save).latest() if config.flat.save else None
+    return collect_result(
+        run_dir,
+        str(latest.path) if latest else None,
+        phases,
+        start_step=point.iteration,
+        wall_seconds=seconds,
+    )
+
+
+def total_steps(config: RunConfig) -> int:
+    """Rollouts of the whole run: `--num-rollout`, `--num-epoch` times the epoch's, or the smaller of both."""
+    flat = config.flat
+    limits = [flat.num_rollout] if flat.num_rollout else []
+    if flat.num_epoch:
+        size = flat.global_batch_size if flat.loss_type == "sft" else flat.rollout_batch_size
+        limits.append(read_prompts(flat.prompt_data).num_rows // size * flat.num_epoch)
+    return int(min(limits))

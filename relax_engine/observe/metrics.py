@@ -1,0 +1,41 @@
+"""The run's metrics as one JSON line per step beside the run; what plots and reports read."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+class MetricsLog:
+    """Append-only `metrics.jsonl` with one line per step.
+
+    A run that resumes at `start_step` first removes the lines of later steps, so that each step is
+    in the file once, as it finally happened.
+    """
+
+    def __init__(self, path: Path, *, start_step: int = 0) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            kept = [record for record in read_metrics(path) if record["step"] < start_step]
+            temporary = path.with_suffix(".tmp")
+            temporary.write_text("".join(json.dumps(record) + "\n" for record in kept))
+            os.replace(temporary, path)
+
+    def write(self, step: int, metrics: dict[str, float]) -> None:
+        """Append the metrics of `step`; they are on disk when this returns."""
+        with self.path.open("a") as file:
+            file.write(json.dumps({"step": step, **metrics}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """All complete lines; a last line cut off by a crash is left out."""
+    records = []
+    for line in path.read_text().splitlines(keepends=True):
+        if line.endswith("\n"):
+            records.append(json.loads(line))
+    return records

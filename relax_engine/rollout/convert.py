@@ -1,0 +1,74 @@
+"""Scored samples to the columns of a training batch, and the metrics of a rollout.
+
+Rewards are normalised here, where whole groups are together; advantages come later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from relax_engine.algorithms.rewards import normalize_rewards
+from relax_engine.algorithms.settings import AlgorithmSettings
+from relax_engine.algorithms.spec import AlgorithmSpec
+from relax_engine.stream.columns import Column, ColumnBatch
+from relax_engine.types import Sample, SampleGroup, SampleStatus
+
+
+def to_columns(
+    groups: Sequence[SampleGroup], spec: AlgorithmSpec, settings: AlgorithmSettings, reward_key: str | None
+) -> ColumnBatch:
+    """One row per sample, groups contiguous. See `docs/design/stream.md` for the columns."""
+    samples = [sample for group in groups for sample in group]
+    raw = np.array([sample.get_reward_value(reward_key) for sample in samples], np.float32)
+    group_index = np.array([sample.group_index for sample in samples], np.int64)
+    masks = [
+        np.zeros(sample.response_length, np.uint8) if sample.remove_sample else np.asarray(sample.loss_mask, np.uint8)
+        for sample in samples
+    ]
+    return ColumnBatch(
+        {
+            "tokens": Column.ragged([sample.tokens for sample in samples], np.int32),
+            "response_lengths": Column.fixed([sample.response_length for sample in samples], np.int32),
+            "loss_masks": Column.ragged(masks, np.uint8),
+            "rollout_log_probs": Column.ragged([sample.rollout_log_probs or [] for sample in samples], np.float32),
+            "raw_reward": Column.fixed(raw),
+            "rewards": Column.fixed(normalize_rewards(spec, raw, group_index, settings)),
+            "group_index": Column.fixed(group_index),
+            "sample_indices": Column.fixed([sample.index for sample in samples], np.int64),
+            "truncated": Column.fixed([sample.status is SampleStatus.TRUNCATED for sample in samples], np.uint8),
+            "first_version": Column.fixed([_version(sample, 0) for sample in samples], np.int32),
+            "last_version": Column.fixed([_version(sample, -1) for sample in samples], np.int32),
+        }
+    )
+
+
+def _version(sample: Sample, position: int) -> int:
+    """Version of the first or last response token; -1 for an empty response."""
+    return sample.weight_versions[position].version if sample.weight_versions else -1
+
+
+def rollout_metrics(groups: Sequence[SampleGroup], reward_key: str | None) -> dict[str, float]:
+    """`rollout/...` metrics of one partition."""
+    samples = [sample for group in groups for sample in group]
+    rewards = np.array([sample.get_reward_value(reward_key) for sample in samples])
+    lengths = np.array([sample.response_length for sample in samples])
+    spread = [np.std([sample.get_reward_value(reward_key) for sample in group]) for group in groups]
+    metrics = {
+        "rollout/raw_reward": float(np.nanmean(rewards)),
+        "rollout/response_len/mean": float(lengths.mean()),
+        "rollout/response_len/median": float(np.median(lengths)),
+        "rollout/response_len/max": float(lengths.max()),
+        "rollout/response_len/min": float(lengths.min()),
+        "rollout/truncated_ratio": float(np.mean([sample.status is SampleStatus.TRUNCATED for sample in samples])),
+        "rollout/zero_std_ratio": float(np.mean(np.asarray(spread) == 0.0)),
+    }
+    parts: dict[str, list[float]] = {}
+    for sample in samples:
+        if isinstance(sample.reward, dict):
+            for key, value in sample.reward.items():
+                if isinstance(value, (int, float)) and key != reward_key:
+                    parts.setdefault(key, []).append(float(value))
+    metrics.update({f"rollout/{key}": float(np.mean(values)) for key, values in parts.items()})
+    return metrics
