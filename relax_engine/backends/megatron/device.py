@@ -80,8 +80,9 @@ def import_megatron() -> None:
 
 @contextlib.contextmanager
 def _quiet_import() -> Iterator[None]:
-    """Hide the notices about absent Transformer Engine and Apex, which are optional here."""
+    """Hide the notices about absent Transformer Engine and Apex, optional here, and Megatron's own old imports."""
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"megatron\.core\..*")
         warnings.filterwarnings("ignore", message=r".*(Transformer Engine|Apex).*not installed", category=UserWarning)
         yield
 

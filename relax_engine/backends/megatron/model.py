@@ -73,6 +73,7 @@ class ResponseModel(GPTModel):
             gradient_accumulation_fusion=False,
             allreduce_dgrad=self.tensor_parallel > 1 and not sequence_parallel,
             sequence_parallel=False,
+            tp_group=parallel_state.get_tensor_model_parallel_group(),
         )
         log_probs, entropy = token_log_probs(
             logits, labels.tokens, self.vocab_slice, temperature=labels.temperature, entropy=labels.entropy
@@ -85,8 +86,9 @@ def build_model(
 ) -> ResponseModel:
     """A randomly initialised model on `compute_device`, the same for every layout given the same seed."""
     with warnings.catch_warnings():
-        # Megatron warns about the default of one of its own options, which is not used here.
+        # Megatron warns about defaults and calls of its own.
         warnings.filterwarnings("ignore", message="full scope is deprecated", category=UserWarning)
+        warnings.filterwarnings("ignore", message="MLP requires ffn_hidden_size", category=DeprecationWarning)
         return ResponseModel(spec, _transformer_config(spec, layout, dtype, recompute)).to(compute_device(), dtype)
 
 
