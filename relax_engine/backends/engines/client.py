@@ -1,0 +1,269 @@
+"""The client of an engine: SGLang's HTTP API, nothing else, whichever server is behind it.
+
+Every call has a deadline. Calls that may run twice without harm are retried, a bounded number of times
+with jitter, when the transport fails; an answer, good or bad, is never retried. Connections are
+not kept alive: servers close idle ones after seconds, and the next request on such a connection is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import aiohttp
+import numpy as np
+from numpy.typing import NDArray
+
+from relax_engine.backends.engines.types import (
+    EngineDeadlineError,
+    EngineRefusedError,
+    EngineUnreachableError,
+    GenerateOutput,
+)
+from relax_engine.weight_sync.buckets import BucketMeta
+from relax_engine.weight_sync.group import GroupAddress
+
+_ATTEMPTS = 4
+_BACKOFF_S = 0.1
+
+__all__ = ["EngineClient", "GenerateOutput"]
+
+
+class EngineClient:
+    """Calls one engine at `url`; usable as an async context manager, or closed with `close`.
+
+    Every method raises `EngineRefusedError` (error status), `EngineUnreachableError` (transport) or
+    `EngineDeadlineError` (no answer within `timeout_s` seconds, `deadline_s` where a method takes it).
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = 600.0) -> None:
+        self.url = url.rstrip("/")
+        self.timeout_s = timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # -- generation --------------------------------------------------------------------------------
+
+    async def generate(
+        self,
+        prompt: Sequence[int],
+        sampling_params: Mapping[str, Any],
+        *,
+        rid: str | None = None,
+        deadline_s: float | None = None,
+    ) -> GenerateOutput:
+        """One response to one prompt of token ids."""
+        body = {"input_ids": list(prompt), "sampling_params": dict(sampling_params), "return_logprob": True}
+        data = await self._call("/generate", {**body, **({"rid": rid} if rid else {})}, deadline_s=deadline_s)
+        return GenerateOutput.from_json(data)
+
+    async def generate_batch(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling_params: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        rids: Sequence[str] | None = None,
+        deadline_s: float | None = None,
+    ) -> list[GenerateOutput]:
+        """Responses in order, `n` per prompt; the batch is admitted together, so the result is reproducible."""
+        if not prompts:
+            return []
+        params = dict(sampling_params) if isinstance(sampling_params, Mapping) else [dict(p) for p in sampling_params]
+        body: dict[str, Any] = {
+            "input_ids": [list(prompt) for prompt in prompts],
+            "sampling_params": params,
+            "return_logprob": True,
+        }
+        if rids is not None:
+            body["rid"] = list(rids)
+        data = await self._call("/generate", body, deadline_s=deadline_s)
+        return [GenerateOutput.from_json(item) for item in data]
+
+    async def score(
+        self, sequences: Sequence[Sequence[int]], *, deadline_s: float | None = None
+    ) -> list[NDArray[np.float32]]:
+        """Log-probs (temperature 1) of every token but the first of each sequence, float32 `[length - 1]`."""
+        if not sequences:
+            return []
+        body = {
+            "input_ids": [list(sequence) for sequence in sequences],
+            "sampling_params": {"max_new_tokens": 0},
+            "return_logprob": True,
+            "logprob_start_len": 0,
+        }
+        data = await self._call("/generate", body, deadline_s=deadline_s)
+        return [GenerateOutput.from_json(item).input_log_probs for item in data]
+
+    async def abort(self, rid: str | None = None) -> None:
+        """Abort the requests whose id starts with `rid`, or all; they return what they have."""
+        body = {"abort_all": True} if rid is None else {"rid": rid}
+        await self._call("/abort_request", body, retry=True)
+
+    async def pause(self, mode: Literal["abort", "retract", "in_place"]) -> None:
+        """Stop generating; what happens to requests in flight is the mode's."""
+        await self._call("/pause_generation", {"mode": mode}, retry=True)
+
+    async def resume(self) -> None:
+        """Continue generating after `pause`."""
+        await self._call("/continue_generation", {}, retry=True)
+
+    async def flush_cache(self) -> None:
+        """Forget cached prefixes."""
+        await self._call("/flush_cache", {}, retry=True)
+
+    async def release_memory(self, tags: Sequence[str] | None = None) -> None:
+        """Give cache and weight memory back; the engine must be idle."""
+        await self._call("/release_memory_occupation", {"tags": list(tags)} if tags else {}, retry=True)
+
+    async def resume_memory(self, tags: Sequence[str] | None = None) -> None:
+        """Take the memory again."""
+        await self._call("/resume_memory_occupation", {"tags": list(tags)} if tags else {}, retry=True)
+
+    # -- weights -----------------------------------------------------------------------------------
+
+    async def init_weights_group(self, address: GroupAddress, rank: int) -> None:
+        """Let the engine join an update group; returns when the group is complete."""
+        body = {
+            "master_address": address.host,
+            "master_port": address.port,
+            "rank_offset": rank,
+            "world_size": address.world_size,
+            "group_name": address.name,
+            "backend": address.backend,
+        }
+        await self._call("/init_weights_update_group", body)
+
+    async def destroy_weights_group(self, name: str) -> None:
+        """Let the engine leave an update group."""
+        await self._call("/destroy_weights_update_group", {"group_name": name})
+
+    async def begin_weight_update(self) -> None:
+        """Open a weight update."""
+        await self._call("/begin_weight_update", {}, retry=True)
+
+    async def update_weights_from_distributed(
+        self, bucket: BucketMeta, group_name: str, *, version: int | str | None = None, flush_cache: bool = True
+    ) -> None:
+        """Let the engine receive one flattened bucket that rank 0 of the group broadcasts meanwhile."""
+        body: dict[str, Any] = {
+            "names": [tensor.name for tensor in bucket.tensors],
+            "dtypes": [tensor.dtype for tensor in bucket.tensors],
+            "shapes": [list(tensor.shape) for tensor in bucket.tensors],
+            "group_name": group_name,
+            "flush_cache": flush_cache,
+            "load_format": "flattened_bucket",
+            "checksum": bucket.checksum,
+        }
+        if version is not None:
+            body["weight_version"] = str(version)
+        await self._call("/update_weights_from_distributed", body)
+
+    async def end_weight_update(self, version: int | str) -> None:
+        """Adopt the received weights as `version`."""
+        answer = await self._call("/end_weight_update", {"weight_version": str(version)})
+        if str(answer.get("weight_version")) != str(version):
+            # SGLang names versions in a call of its own.
+            body = {"new_version": str(version), "abort_all_requests": False}
+            await self._call("/update_weight_version", body, retry=True)
+
+    async def update_weights_from_disk(
+        self, model_path: str, *, version: int | str | None = None, flush_cache: bool = True
+    ) -> None:
+        """Load a model directory that the engine can read."""
+        body: dict[str, Any] = {"model_path": model_path, "flush_cache": flush_cache}
+        if version is not None:
+            body["weight_version"] = str(version)
+        await self._call("/update_weights_from_disk", body)
+
+    async def weights_checksum(self) -> str:
+        """Checksum over all parameters in the order of their names."""
+        return str((await self._call("/weights_checker", {"action": "checksum"}, retry=True))["checksum"])
+
+    # -- information -------------------------------------------------------------------------------
+
+    async def health(self, *, generate: bool = False, deadline_s: float = 5.0) -> None:
+        """Raise unless the engine is healthy; `generate` asks for a token too."""
+        endpoint = "/health_generate" if generate else "/health"
+        await self._call(endpoint, None, deadline_s=deadline_s)
+
+    async def model_info(self) -> dict[str, Any]:
+        """Model path and weight version."""
+        return dict(await self._call("/model_info", None, retry=True))
+
+    async def server_info(self) -> dict[str, Any]:
+        """The server's settings and state."""
+        return dict(await self._call("/server_info", None, retry=True))
+
+    async def loads(self) -> list[dict[str, Any]]:
+        """Running and waiting requests, per data-parallel rank."""
+        return list((await self._call("/v1/loads", None, retry=True))["loads"])
+
+    async def metrics(self) -> str:
+        """Prometheus text."""
+        return str(await self._call("/metrics", None, retry=True))
+
+    # -- transport ---------------------------------------------------------------------------------
+
+    async def _call(
+        self, endpoint: str, body: Mapping[str, Any] | None, *, deadline_s: float | None = None, retry: bool = False
+    ) -> Any:
+        """POST `body` (GET when None) and return the decoded answer."""
+        limit = self.timeout_s if deadline_s is None else deadline_s
+        try:
+            async with asyncio.timeout(limit):
+                for attempt in range(_ATTEMPTS if retry else 1):
+                    if attempt:
+                        await asyncio.sleep(_BACKOFF_S * 2**attempt * random.uniform(0.5, 1.5))
+                    try:
+                        return await self._once(endpoint, body)
+                    except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
+                        failure = error
+                raise EngineUnreachableError(f"{self.url}{endpoint}: {failure!r}") from failure
+        except TimeoutError as error:
+            raise EngineDeadlineError(f"{self.url}{endpoint} did not answer within {limit:g} s") from error
+
+    async def _once(self, endpoint: str, body: Mapping[str, Any] | None) -> Any:
+        if self._session is None:
+            # The deadline is asyncio.timeout's, over all attempts.
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(force_close=True, limit=0), timeout=aiohttp.ClientTimeout(total=None)
+            )
+        method = "GET" if body is None else "POST"
+        async with self._session.request(method, self.url + endpoint, json=body) as response:
+            text = await response.text()
+            if response.status >= 400:
+                raise EngineRefusedError(self.url, endpoint, response.status, _message(text))
+            if response.content_type != "application/json":
+                return text
+            return json.loads(text)
+
+
+def _message(text: str) -> str:
+    """The error message inside an answer, or its beginning."""
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return text[:500]
+    if isinstance(data, Mapping):
+        error = data.get("error")
+        message = error.get("message") if isinstance(error, Mapping) else data.get("message") or error
+        if message:
+            return str(message)
+    return text[:500]

@@ -1,0 +1,118 @@
+"""The decoding step over the running rows: a plan of prepared views, then few large operations per step.
+
+A plan is valid while the set of rows and the 16-column bucket of the context stay the same; everything that
+a step needs is prepared once per plan, so that a step does no bookkeeping per request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relax_engine.backends.engines.local.decoder import Arena, Decoder, Workspace
+from relax_engine.backends.engines.local.kv_cache import KVCache
+from relax_engine.backends.engines.local.request import Request
+from relax_engine.backends.engines.local.rng import uniforms
+from relax_engine.backends.engines.local.sampling import RowSampling, sample
+
+BUCKET = 16
+
+
+class StopTable:
+    """Which tokens end which row: bool `[rows, vocab]`, and until which column they are held back."""
+
+    def __init__(self, rows: Sequence[Request], vocab_size: int, device: torch.device) -> None:
+        pairs = [
+            (row, token) for row, request in enumerate(rows) if request.finish is None for token in request.stop_ids
+        ]
+        self.any = bool(pairs)
+        self.mask = torch.zeros(len(rows) if pairs else 0, vocab_size, dtype=torch.bool, device=device)
+        if pairs:
+            index = torch.tensor(pairs, device=device)
+            self.mask[index[:, 0], index[:, 1]] = True
+        # Output t of a request is recorded in column first_column + t - len(output_ids).
+        held = [r.first_column - len(r.output_ids) + r.params.min_new_tokens if r.stop_ids else 0 for r in rows]
+        self.held_until = max(held, default=0)
+        self._held = torch.tensor(held, device=device)[:, None]
+
+    def hold_back(self, logits: Tensor, column: int) -> None:
+        """Make stop tokens impossible for rows below their `min_new_tokens` at `column`."""
+        if self.any and column < self.held_until:
+            logits.masked_fill_(self.mask & (self._held > column), float("-inf"))
+
+    def hit(self, tokens: Tensor) -> bool:
+        """True when some row just drew one of its stop tokens; tokens `[rows, 1]`."""
+        return self.any and bool(self.mask.gather(1, tokens).any())
+
+
+def output_uniforms(rows: Sequence[Request], columns: range) -> np.ndarray:
+    """Uniforms float32 `[columns, rows, 1]` for the outputs that the rows record in `columns`."""
+    seeds = np.array([request.seed for request in rows], dtype=np.uint64)
+    offset = np.array([len(r.output_ids) - r.first_column for r in rows], dtype=np.int64)
+    positions = np.arange(columns.start, columns.stop, dtype=np.int64)[:, None] + offset
+    # Columns before a row's first output are never drawn from.
+    return uniforms(seeds, np.maximum(positions, 0))[:, :, None]
+
+
+class DecodePlan:
+    """Prepared views for rows `0..n-1` and columns `[low, high)`; `step` advances the cursor by one."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: KVCache,
+        arena: Arena,
+        rows: Sequence[Request],
+        sampling: RowSampling,
+        stops: StopTable,
+        previous: Tensor,
+    ) -> None:
+        arch, count, device = decoder.arch, len(rows), decoder.device
+        kv, group, dim = arch.num_kv_heads, arch.group_size, arch.head_dim
+        self.decoder, self.cache, self.sampling, self.stops = decoder, cache, sampling, stops
+        low = min(request.start for request in rows) // BUCKET * BUCKET
+        self.high = min((cache.cursor // BUCKET + 1) * BUCKET, cache.columns)
+        size = self.high - low
+        self._first = cache.cursor
+        self.ws = Workspace(arch, count, arena, dtype=decoder.dtype, device=device)
+        self.logits = arena.get("logits", (count, arch.vocab_size), torch.float32, device)
+        self.probs = arena.get("probs", (count, arch.vocab_size), torch.float32, device)
+        self.cdf = arena.get("cdf", (count, arch.vocab_size), torch.float32, device)
+        self._scores = arena.get("scores", (count * kv, group, size), decoder.dtype, device)
+        self._key_rows = [keys[:count] for keys in cache.keys]
+        self._value_rows = [values[:count] for values in cache.values]
+        self._keys = [keys.view(-1, dim, cache.columns)[: count * kv, :, low : self.high] for keys in cache.keys]
+        self._values = [values.view(-1, cache.columns, dim)[: count * kv, low : self.high] for values in cache.values]
+        self._bias_rows = cache.bias[: count * kv, 0]
+        self._bias = cache.bias[: count * kv, :, low : self.high].expand(count * kv, group, size)
+        self._out_tokens, self._out_log_probs = cache.out_tokens[:count], cache.out_log_probs[:count]
+        starts = torch.tensor([request.start for request in rows], device=device)
+        self._longest = cache.columns
+        self._ropes = [decoder.rope(column - starts, self._longest) for column in range(cache.cursor, self.high)]
+        self._uniforms = torch.from_numpy(output_uniforms(rows, range(cache.cursor, self.high))).to(device)
+        self.tokens = previous
+
+    def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
+        column, scores = self.cache.cursor, self._scores
+        self._key_rows[layer].select(3, column).copy_(k)
+        self._value_rows[layer].select(2, column).copy_(v)
+        torch.baddbmm(self._bias, q, self._keys[layer], out=scores)
+        torch._softmax(scores, -1, False, out=scores)
+        torch.bmm(scores, self._values[layer], out=out)
+
+    def step(self) -> bool:
+        """One token for every row; True when some row drew a stop token."""
+        column = self.cache.cursor
+        index = column - self._first
+        self._bias_rows.select(1, column).zero_()
+        self.decoder.forward(self.ws, self.tokens.view(-1), self._ropes[index], self._attend)
+        self.decoder.head_into(self.ws, self.logits)
+        self.stops.hold_back(self.logits, column)
+        self.tokens, log_probs = sample(self.logits, self._uniforms[index], self.sampling, self.probs, self.cdf)
+        self._out_tokens.select(1, column).copy_(self.tokens.view(-1))
+        self._out_log_probs.select(1, column).copy_(log_probs.view(-1))
+        self.cache.cursor = column + 1
+        return self.stops.hit(self.tokens)

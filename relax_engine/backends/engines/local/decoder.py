@@ -1,0 +1,146 @@
+"""The forward pass of a dense decoder over preallocated buffers.
+
+What lives here: `Workspace` (every intermediate of one pass, allocated once per row count) and `Decoder`
+(embedding, layers, head). Attention is a callback, since prefill and decoding read the cache differently.
+What does not: the key/value cache (`kv_cache.py`), sampling (`sampling.py`), what to run when
+(`scheduler.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from relax_engine.backends.engines.local.arch import Architecture, inverse_frequencies
+from relax_engine.backends.engines.local.weights import FusedWeights
+
+Attend = Callable[[int, Tensor, Tensor, Tensor, Tensor], None]
+"""`attend(layer, q, k, v, out)` with q `[rows * kv, group, dim]` (rotated and scaled), k and v
+`[rows, kv, dim]` (k rotated); writes `out` `[rows * kv, group, dim]`."""
+
+
+class Arena:
+    """Named buffers that grow to the largest size asked for; smaller requests are views of the same memory."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+
+    def get(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A contiguous tensor of `shape` with undefined contents."""
+        size = math.prod(shape)
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.numel() < size:
+            buffer = self._buffers[name] = torch.empty(size, dtype=dtype, device=device)
+        return buffer[:size].view(shape)
+
+
+class Workspace:
+    """Intermediates of one forward pass over `rows` tokens, and the views of them that every layer uses."""
+
+    def __init__(
+        self, arch: Architecture, rows: int, arena: Arena, *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        kv, group, dim, hidden = arch.num_kv_heads, arch.group_size, arch.head_dim, arch.hidden_size
+
+        def buffer(name: str, *shape: int, kind: torch.dtype = dtype) -> Tensor:
+            return arena.get(name, shape, kind, device)
+
+        f32 = torch.float32
+        self.rows = rows
+        self.x, self.h = buffer("x", rows, hidden), buffer("h", rows, hidden)
+        self.norm, self.scale = buffer("norm", rows, 1, kind=f32), buffer("scale", rows, 1, kind=f32)
+        self.qkv = buffer("qkv", rows, kv * (group + 2) * dim)
+        projected = self.qkv.view(rows, kv, group + 2, dim)
+        self.v = projected[:, :, group + 1]
+        # Rotation is done in float32: in place for float32 models, on a copy otherwise.
+        self.qk_source = projected[:, :, : group + 1]
+        self.qk = self.qk_source if dtype == f32 else buffer("qk", rows, kv, group + 1, dim, kind=f32)
+        self.qk_norm = buffer("qk_norm", rows, kv, group + 1, 1, kind=f32)
+        self.qk_scale = buffer("qk_scale", rows, kv, group + 1, 1, kind=f32)
+        self.normed = buffer("normed", rows, kv, group + 1, dim, kind=f32)
+        self.rotated = buffer("rotated", rows, kv, group + 1, dim, kind=f32)
+        unrotated = self.normed if arch.qk_norm else self.qk
+        self.complex_in = torch.view_as_complex(unrotated.unflatten(-1, (dim // 2, 2)))
+        self.complex_out = torch.view_as_complex(self.rotated.unflatten(-1, (dim // 2, 2)))
+        self.qk_out = self.rotated if dtype == f32 else buffer("qk_out", rows, kv, group + 1, dim)
+        self.q = self.qk_out.view(rows * kv, group + 1, dim)[:, :group]
+        self.k = self.qk_out[:, :, group]
+        self.attended = buffer("attended", rows * kv, group, dim)
+        self.attended_rows = self.attended.view(rows, kv * group * dim)
+        self.gate_up = buffer("gate_up", rows, 2 * arch.intermediate_size)
+        self.gate, self.up = self.gate_up.chunk(2, dim=-1)
+        self.activated = buffer("activated", rows, arch.intermediate_size)
+
+
+class Decoder:
+    """The model: fused weights, rotary table and the layer loop.
+
+    All methods run under `torch.inference_mode` in the engine's one thread. `weights` may be
+    replaced between steps.
+    """
+
+    def __init__(self, arch: Architecture, weights: FusedWeights, *, dtype: torch.dtype, device: torch.device) -> None:
+        self.arch, self.weights, self.dtype, self.device = arch, weights, dtype, device
+        self._epsilon = torch.full((1,), arch.rms_norm_eps, device=device)
+        self._inverse = inverse_frequencies(arch)
+        self._rope = torch.empty(0, arch.head_dim // 2, dtype=torch.complex64, device=device)
+
+    def rope(self, positions: Tensor, length: int) -> Tensor:
+        """Rotations `[rows, 1, 1, head_dim / 2]` (complex64) of int64 `positions`, all below `length`."""
+        if length > self._rope.shape[0]:
+            size = min(self.arch.context_length, max(1024, 2 * length))
+            angles = torch.outer(torch.arange(max(size, length)).float(), self._inverse)
+            self._rope = torch.polar(torch.ones_like(angles), angles).to(self.device)
+        return self._rope.index_select(0, positions).view(-1, 1, 1, self.arch.head_dim // 2)
+
+    def _rms(self, x: Tensor, norm: Tensor, scale: Tensor, out: Tensor) -> None:
+        """Root-mean-square normalisation of the last dimension; the weight lives in the next matrix."""
+        torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32, out=norm)
+        torch.addcmul(self._epsilon, norm, norm, value=1.0 / x.shape[-1], out=scale)
+        torch.mul(x, scale.rsqrt_(), out=out)
+
+    def forward(self, ws: Workspace, tokens: Tensor, rope: Tensor, attend: Attend) -> None:
+        """Run all layers on `tokens` (int64 `[rows]`); the last hidden states end in `ws.x`."""
+        x, h, in_float = ws.x, ws.h, self.dtype == torch.float32
+        torch.index_select(self.weights.embedding, 0, tokens, out=x)
+        for index, layer in enumerate(self.weights.layers):
+            self._rms(x, ws.norm, ws.scale, h)
+            if layer.qkv_bias is None:
+                torch.mm(h, layer.qkv, out=ws.qkv)
+            else:
+                torch.addmm(layer.qkv_bias, h, layer.qkv, out=ws.qkv)
+            if not in_float:
+                ws.qk.copy_(ws.qk_source)
+            if layer.qk_norm is not None:
+                self._rms(ws.qk, ws.qk_norm, ws.qk_scale, ws.normed)
+                ws.normed.mul_(layer.qk_norm)
+            torch.mul(ws.complex_in, rope, out=ws.complex_out)
+            if not in_float:
+                ws.qk_out.copy_(ws.rotated)
+            attend(index, ws.q, ws.k, ws.v, ws.attended)
+            x.addmm_(ws.attended_rows, layer.out)
+            if layer.out_bias is not None:
+                x.add_(layer.out_bias)
+            self._rms(x, ws.norm, ws.scale, h)
+            torch.mm(h, layer.gate_up, out=ws.gate_up)
+            torch.ops.aten.silu.out(ws.gate, out=ws.activated)
+            ws.activated.mul_(ws.up)
+            x.addmm_(ws.activated, layer.down)
+
+    def head(self, states: Tensor) -> Tensor:
+        """Logits float32 `[rows, vocab]` of hidden `states` `[rows, hidden]`, in new memory."""
+        scale = torch.empty(states.shape[0], 1, device=self.device)
+        h = torch.empty_like(states)
+        self._rms(states, torch.empty_like(scale), scale, h)
+        return torch.mm(h, self.weights.head).float()
+
+    def head_into(self, ws: Workspace, out: Tensor) -> None:
+        """Logits of `ws.x` into `out`, float32 `[rows, vocab]`."""
+        self._rms(ws.x, ws.norm, ws.scale, ws.h)
+        if self.dtype == torch.float32:
+            torch.mm(ws.h, self.weights.head, out=out)
+        else:
+            out.copy_(torch.mm(ws.h, self.weights.head))

@@ -1,0 +1,132 @@
+"""The key/value cache: rows of columns, aligned at the newest token.
+
+Every running request owns one row; column `cursor` is where all of them write next, so a step's write
+is one strided copy per layer instead of a scatter. A row's tokens occupy `[start, cursor)`.
+What lives here: the pools, their layout, moving rows. What does not: who owns a row (`scheduler.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relax_engine.backends.engines.local.arch import Architecture
+
+NEGATIVE = float("-inf")
+
+
+def padded_columns(columns: int) -> int:
+    """The smallest stride >= `columns` that is 16 modulo 64: powers of two would collide in the CPU's cache sets."""
+    return (max(columns, 16) + 47) // 64 * 64 + 16
+
+
+class KVCache:
+    """Preallocated pools of `total_tokens` tokens per layer, viewed as `rows` x `columns`.
+
+    Keys are stored transposed, `[rows, kv, dim, columns]`, values as `[rows, kv, columns, dim]`: both
+    products of a decoding step are then plain batched matrix products. `bias` `[rows * kv, 1, columns]` is 0
+    where a row has a token and -inf elsewhere; it is the attention mask.
+    """
+
+    def __init__(self, arch: Architecture, total_tokens: int, *, dtype: torch.dtype, device: torch.device) -> None:
+        self.arch, self.total_tokens, self.dtype, self.device = arch, total_tokens, dtype, device
+        self._elements = total_tokens * arch.num_kv_heads * arch.head_dim
+        self._pools: list[Tensor] = []
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+        self.rows = self.columns = 0
+        self.cursor = 0
+        self.allocate()
+
+    @property
+    def allocated(self) -> bool:
+        """False after `release`."""
+        return bool(self._pools)
+
+    def allocate(self) -> None:
+        """Take the memory; on a CPU pages become resident when first written."""
+        for _ in range(2 * self.arch.num_layers):
+            if self.device.type == "cpu":
+                size = self._elements * self.dtype.itemsize
+                self._pools.append(torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(self.dtype))
+            else:
+                self._pools.append(torch.zeros(self._elements, dtype=self.dtype, device=self.device))
+
+    def release(self) -> None:
+        """Give the memory back; nothing may be running."""
+        self._pools, self.keys, self.values = [], [], []
+        self.rows = self.columns = 0
+
+    def clear(self) -> None:
+        """Overwrite stored values, so that a NaN left by broken weights cannot leak through a zero probability."""
+        for pool in self._pools:
+            pool.zero_()
+
+    def layout(self, rows: int, columns: int) -> None:
+        """View the pools as `rows` x `columns`; the contents are lost (see `relayout`)."""
+        kv, dim = self.arch.num_kv_heads, self.arch.head_dim
+        if rows * columns > self.total_tokens:
+            raise ValueError(f"{rows} rows x {columns} columns exceed the cache of {self.total_tokens} tokens")
+        used = rows * columns * kv * dim
+        layers = self.arch.num_layers
+        self.keys = [self._pools[i][:used].view(rows, kv, dim, columns) for i in range(layers)]
+        self.values = [self._pools[layers + i][:used].view(rows, kv, columns, dim) for i in range(layers)]
+        self.rows, self.columns = rows, columns
+        self.bias = torch.full((rows * kv, 1, columns), NEGATIVE, device=self.device)
+        self.out_tokens = torch.zeros(rows, columns, dtype=torch.int64, device=self.device)
+        self.out_log_probs = torch.zeros(rows, columns, dtype=torch.float32, device=self.device)
+
+    def relayout(self, rows: int, columns: int, active: int, low: int, target: int) -> int:
+        """Move the first `active` rows' columns `[low, cursor)` to `[target, ...)` of a new layout.
+
+        Returns the shift that was added to every column.
+        """
+        high, shift = self.cursor, target - low
+        keys = [k[:active, :, :, low:high].clone() for k in self.keys]
+        values = [v[:active, :, low:high].clone() for v in self.values]
+        kv = self.arch.num_kv_heads
+        bias = self.bias[: active * kv, :, low:high].clone()
+        tokens, log_probs = self.out_tokens[:active, low:high].clone(), self.out_log_probs[:active, low:high].clone()
+        self.layout(rows, columns)
+        span = slice(low + shift, high + shift)
+        for index in range(self.arch.num_layers):
+            self.keys[index][:active, :, :, span] = keys[index]
+            self.values[index][:active, :, span] = values[index]
+        self.bias[: active * kv, :, span] = bias
+        self.out_tokens[:active, span], self.out_log_probs[:active, span] = tokens, log_probs
+        self.cursor = high + shift
+        return shift
+
+    def move_rows(self, source: Sequence[int], target: Sequence[int], low: int) -> None:
+        """Copy columns `[low, cursor)` of rows `source` to rows `target` (disjoint)."""
+        src = torch.tensor(source, device=self.device)
+        dst = torch.tensor(target, device=self.device)
+        span = slice(low, self.cursor)
+        for keys, values in zip(self.keys, self.values, strict=True):
+            keys[dst, :, :, span] = keys[src, :, :, span]
+            values[dst, :, span] = values[src, :, span]
+        bias = self.bias.view(self.rows, -1, self.columns)
+        bias[dst] = bias[src]
+        self.out_tokens[dst, span] = self.out_tokens[src, span]
+        self.out_log_probs[dst, span] = self.out_log_probs[src, span]
+
+    def write_prompts(self, layer: int, first_row: int, owner: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Store prompts of one layer in rows `first_row...`, ending at the cursor.
+
+        `owner` int64 `[rows]` says which prompt each row has; keys `[prompts, kv, dim, length]`, values
+        `[prompts, kv, length, dim]`, both padded on the left.
+        """
+        rows = slice(first_row, first_row + owner.shape[0])
+        span = slice(self.cursor - keys.shape[-1], self.cursor)
+        self.keys[layer][rows, :, :, span] = keys.index_select(0, owner)
+        self.values[layer][rows, :, span] = values.index_select(0, owner)
+
+    def open_rows(self, first_row: int, starts: Tensor) -> None:
+        """Unmask `[start, cursor)` of rows `first_row...` and mask the rest; `starts` int64 `[rows]`."""
+        columns = torch.arange(self.columns, device=self.device)
+        valid = (columns >= starts[:, None]) & (columns < self.cursor)
+        rows = self.bias.view(self.rows, -1, self.columns)[first_row : first_row + starts.shape[0]]
+        rows.copy_(torch.where(valid, 0.0, NEGATIVE)[:, None].to(rows.dtype))

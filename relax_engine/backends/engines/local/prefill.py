@@ -1,0 +1,114 @@
+"""Computing prefixes: keys, values, the last hidden state and, when asked, the log-probs of the prompt.
+
+Prompts of one call are padded on the left to a common length, computed in chunks of bounded size, and
+handed back; identical prompts are the caller's business (it passes each once).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from relax_engine.backends.engines.local.decoder import Arena, Decoder, Workspace
+
+CHUNK_TOKENS = 2048
+BLOCK_TOKENS = 8192
+_HEAD_ROWS = 256
+
+
+@dataclass(slots=True)
+class Prefilled:
+    """Per-layer keys `[prompts, kv, dim, length]` and values `[prompts, kv, length, dim]`, left-padded;
+    `hidden` `[prompts, hidden]` of the last token; `log_probs[i]` float32 `[length_i - 1]` or None."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    hidden: Tensor
+    log_probs: list[Tensor | None]
+
+
+def blocks(lengths: Sequence[int]) -> list[range]:
+    """Consecutive prompts that are computed together: padded size at most `BLOCK_TOKENS`, at least one."""
+    result, first, longest = [], 0, 0
+    for index, length in enumerate(lengths):
+        longest = max(longest, length)
+        if index > first and longest * (index - first + 1) > BLOCK_TOKENS:
+            result.append(range(first, index))
+            first, longest = index, length
+    if lengths:
+        result.append(range(first, len(lengths)))
+    return result
+
+
+def prefill(decoder: Decoder, prompts: Sequence[Sequence[int]], score: Sequence[bool]) -> Prefilled:
+    """Run the model over `prompts`; `score[i]` asks for the log-probs (temperature 1) of prompt i's tokens."""
+    arch, device = decoder.arch, decoder.device
+    count, length = len(prompts), max(len(prompt) for prompt in prompts)
+    tokens = torch.tensor([[0] * (length - len(p)) + list(p) for p in prompts], device=device)
+    pads = torch.tensor([length - len(p) for p in prompts], device=device)
+    positions = (torch.arange(length, device=device) - pads[:, None]).clamp_(min=0)
+    kv, dim = arch.num_kv_heads, arch.head_dim
+    keys = [torch.empty(count, kv, dim, length, dtype=decoder.dtype, device=device) for _ in range(arch.num_layers)]
+    values = [torch.empty(count, kv, length, dim, dtype=decoder.dtype, device=device) for _ in range(arch.num_layers)]
+    collected: list[list[Tensor]] = [[] for _ in prompts]
+    step = max(1, CHUNK_TOKENS // count)
+    arena = Arena()
+    hidden = torch.empty(count, arch.hidden_size, dtype=decoder.dtype, device=device)
+    for begin in range(0, length, step):
+        end = min(begin + step, length)
+        ws = Workspace(arch, count * (end - begin), arena, dtype=decoder.dtype, device=device)
+        rope = decoder.rope(positions[:, begin:end].reshape(-1), length)
+        attend = _ChunkAttention(ws, keys, values, pads, begin, end)
+        decoder.forward(ws, tokens[:, begin:end].reshape(-1), rope, attend)
+        states = ws.x.view(count, end - begin, -1)
+        for index, wanted in enumerate(score):
+            if wanted:
+                following = tokens[index, begin + 1 : end + 1]
+                collected[index].append(_log_probs(decoder, states[index, : following.shape[0]], following))
+        if end == length:
+            hidden.copy_(states[:, -1])
+    log_probs: list[Tensor | None] = []
+    for index, wanted in enumerate(score):
+        log_probs.append(torch.cat(collected[index])[int(pads[index]) :] if wanted else None)
+    return Prefilled(keys, values, hidden, log_probs)
+
+
+class _ChunkAttention:
+    """Causal attention of columns `[begin, end)` over `[0, end)`, blind to the padding on the left."""
+
+    def __init__(
+        self, ws: Workspace, keys: list[Tensor], values: list[Tensor], pads: Tensor, begin: int, end: int
+    ) -> None:
+        self.ws, self.keys, self.values, self.begin, self.end = ws, keys, values, begin, end
+        column = torch.arange(end, device=pads.device)
+        query = column[begin:, None]
+        visible = (column <= query) & (column >= pads[:, None, None])
+        # A padding query sees itself, so that its softmax is defined.
+        self.mask = (visible | (column == query))[:, None]
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
+        keys, values = self.keys[layer], self.values[layer]
+        count, kv, dim, _ = keys.shape
+        size, group = self.end - self.begin, q.shape[1]
+        keys[..., self.begin : self.end] = k.unflatten(0, (count, size)).permute(0, 2, 3, 1)
+        values[:, :, self.begin : self.end] = v.unflatten(0, (count, size)).transpose(1, 2)
+        queries = q.unflatten(0, (count, size, kv)).permute(0, 2, 3, 1, 4).reshape(count, kv * group, size, dim)
+        seen_keys = keys[..., : self.end].transpose(2, 3).repeat_interleave(group, dim=1)
+        seen_values = values[:, :, : self.end].repeat_interleave(group, dim=1)
+        result = F.scaled_dot_product_attention(queries, seen_keys, seen_values, attn_mask=self.mask, scale=1.0)
+        out.view(count, size, kv * group, dim).copy_(result.transpose(1, 2))
+
+
+def _log_probs(decoder: Decoder, states: Tensor, following: Tensor) -> Tensor:
+    """Log-probs float32 `[n]` of the tokens `following` (int64 `[n]`) after hidden `states` `[n, hidden]`."""
+    parts = [
+        torch.log_softmax(decoder.head(states[first : first + _HEAD_ROWS]), -1).gather(
+            1, following[first : first + _HEAD_ROWS, None]
+        )
+        for first in range(0, states.shape[0], _HEAD_ROWS)
+    ]
+    return torch.cat(parts).squeeze(1) if parts else torch.empty(0, device=states.device)
