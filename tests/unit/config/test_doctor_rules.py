@@ -1,0 +1,284 @@
+"""Every rule of the doctor: what triggers it, what it says, and what keeps it quiet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from relax_engine.config import ConfigError, RunConfig
+from relax_engine.config.doctor import check, require_valid
+from relax_engine.config.rules.base import RULES, Finding, quote, rule
+
+ASYNC: dict[str, Any] = {
+    "fully_async": True,
+    "resource": {"actor": [1, 2], "rollout": [1, 1], "actor_fwd": [1, 1], "advantages": [1, 0]},
+}
+WITH_REFERENCE = {**ASYNC["resource"], "reference": [1, 1]}
+KL: dict[str, Any] = {"use_kl_loss": True, "kl_loss_coef": 0.1}
+
+# rule, flags on top of a complete run, severity, part of the message
+CASES: list[tuple[str, dict[str, Any], str, str]] = [
+    ("one_mode", {**ASYNC, "colocate": True}, "error", "--colocate, --fully-async: these modes exclude each other"),
+    ("roles_have_devices", {**ASYNC, **KL}, "error", "--resource lacks reference"),
+    ("roles_have_devices", {"fully_async": True}, "error", "--resource lacks actor_fwd, advantages"),
+    (
+        "roles_have_devices",
+        {"resource": {"actor": [1, 0], "rollout": [1, 1]}},
+        "error",
+        "actor cannot run on 0 devices",
+    ),
+    ("idle_roles", {"resource": {**ASYNC["resource"]}}, "note", "actor_fwd, advantages does not run as a role"),
+    ("one_serve_per_role", {"resource": {"actor": [2, 1], "rollout": [1, 1]}}, "warning", "first number of actor"),
+    ("colocate_is_on_policy", {"colocate": True, "max_staleness": 1}, "note", "here 0 is"),
+    ("colocate_is_on_policy", {"colocate": True, "max_staleness": 3}, "warning", "add --fully-async"),
+    ("colocate_has_one_part", {"num_iters_per_train_update": 2}, "note", "without effect in colocate"),
+    ("balance_is_for_colocate", {**ASYNC, "balance_data": True}, "note", "within each streamed part"),
+    ("engines_fill_rollout_devices", {"rollout_num_gpus_per_engine": 2}, "error", "1 rollout devices do not divide"),
+    (
+        "model_parallel_divides_actor",
+        {"resource": {"actor": [1, 3], "rollout": [1, 1]}, "tensor_model_parallel_size": 2},
+        "error",
+        "takes 2 devices, which does not divide the actor's 3",
+    ),
+    ("ref_actor_config_is_known", {"ref_actor_config": {"max_token_per_gpu": 1}}, "error", "did you mean 'max_tokens"),
+    ("ref_actor_config_is_known", {"ref_actor_config": {"max_tokens_per_gpu": 0}}, "error", "must be at least 1"),
+    (
+        "ref_actor_config_is_known",
+        {
+            **{**ASYNC, **KL, "resource": WITH_REFERENCE, "use_rollout_logprobs": True},
+            "ref_actor_config": {"tensor_model_parallel_size": 2},
+        },
+        "error",
+        "does not divide reference's 1",
+    ),
+    ("forward_roles_fit", {**ASYNC, "tensor_model_parallel_size": 2}, "error", "actor_fwd has 1 devices"),
+    ("rollout_divides_into_steps", {"global_batch_size": 6}, "error", "8 samples, which do not divide"),
+    ("steps_and_batch_agree", {"global_batch_size": 4, "num_steps_per_rollout": 4}, "error", "not the 8 samples"),
+    ("batch_keeps_groups_whole", {"global_batch_size": 1}, "error", "split a prompt group of 2"),
+    (
+        "batch_divides_over_ranks",
+        {"resource": {"actor": [1, 3], "rollout": [1, 1]}},
+        "error",
+        "a batch of 8 does not divide over 3 data-parallel ranks",
+    ),
+    ("rank_batch_divides_into_micro_batches", {"micro_batch_size": 3}, "error", "each rank's 8 samples"),
+    ("on_policy_batch", {"global_batch_size": 4}, "note", "2 optimizer steps per rollout"),
+    ("dynamic_batch_has_budget", {"use_dynamic_batch_size": True}, "error", "--max-tokens-per-gpu (not set)"),
+    (
+        "budget_holds_longest_sample",
+        {"max_tokens_per_gpu": 100, "rollout_max_context_len": 101},
+        "error",
+        "101 tokens and does not fit into 100 x 1",
+    ),
+    (
+        "budget_holds_longest_sample",
+        {"max_tokens_per_gpu": 200, "log_probs_max_tokens_per_gpu": 50, "rollout_max_context_len": 101},
+        "error",
+        "Fix: --log-probs-max-tokens-per-gpu 101 or more",
+    ),
+    (
+        "lengths_leave_room",
+        {"rollout_max_context_len": 10, "rollout_max_prompt_len": 10},
+        "error",
+        "leaves no room for a response",
+    ),
+    (
+        "lengths_leave_room",
+        {"rollout_max_context_len": 20, "rollout_max_prompt_len": 10, "rollout_max_response_len": 15},
+        "note",
+        "cut at the context limit",
+    ),
+    ("run_has_an_end", {"num_rollout": None}, "error", "how long to train is open"),
+    ("run_has_an_end", {"num_epoch": 1}, "note", "the smaller number"),
+    ("run_has_an_end", {"start_rollout_id": 2}, "error", "end before it starts"),
+    ("algorithm_is_known", {"advantage_estimator": "grp"}, "error", "Fix: --advantage-estimator grpo"),
+    ("algorithm_is_known", {"kl_coef": 0.1}, "error", "--advantage-estimator grpo, --kl-coef 0.1"),
+    ("one_kl_term", {"kl_coef": 0.1, **KL}, "error", "counted twice"),
+    ("kl_loss_is_used", {"kl_loss_coef": 0.1}, "warning", "add --use-kl-loss"),
+    ("kl_loss_is_used", {"use_kl_loss": True}, "note", "weight 0"),
+    ("kl_loss_is_used", {"use_unbiased_kl": True}, "warning", "no KL term to correct"),
+    ("one_behaviour_policy", {"use_tis": True, "use_rollout_logprobs": True}, "error", "every importance weight is 1"),
+    ("tis_range", {"use_tis": True, "tis_clip": 1.0, "tis_clip_low": 1.5}, "error", "lies above the upper"),
+    ("tis_range", {"tis_clip": 3.0}, "warning", "--tis-clip 3.0, --use-tis (not set): without effect"),
+    ("one_reduction", {"calculate_per_token_loss": True, "loss_constant_length": 8}, "error", "different ways"),
+    ("group_of_one", {"n_samples_per_prompt": 1}, "warning", "every advantage is 0"),
+    ("discounts_need_token_returns", {"gamma": 0.9}, "warning", "--gamma 0.9"),
+    ("supervised_is_colocate", {"loss_type": "sft", **ASYNC}, "error", "samples nothing"),
+    ("dropout_is_off", {"attention_dropout": 0.1}, "warning", "--attention-dropout 0"),
+    ("learning_rate_schedule", {"lr": 1e-6, "min_lr": 1e-5}, "error", "above the peak"),
+    (
+        "learning_rate_schedule",
+        {"lr_decay_style": "cosine", "lr_warmup_iters": 10, "lr_decay_iters": 10},
+        "error",
+        "Fix: --lr-warmup-iters 9 or less",
+    ),
+    ("reward_is_named", {"rm_type": None}, "warning", "every prompt must bring an `rm_type`"),
+    ("reward_is_named", {"custom_rm_path": "json.loads"}, "note", "the custom reward is used"),
+    ("group_reward_is_custom", {"group_rm": True}, "error", "score single samples"),
+    ("hooks_exist", {"custom_rm_path": "reward_func"}, "error", "no function is named"),
+    ("hooks_exist", {"custom_rm_path": "no_such.module.reward"}, "error", "there is no module no_such.module"),
+    ("hooks_exist", {"custom_rm_path": "no/such.py:reward"}, "error", "there is no file no/such.py"),
+    ("hooks_exist", {"custom_generate_function_path": "json.nothing.generate"}, "error", "no module json.nothing"),
+    ("trackers_are_installed", {"use_wandb": True}, "error", "the package wandb is not installed"),
+    ("model_directory", {"hf_checkpoint": None}, "error", "no model is named"),
+    ("model_directory", {"hf_checkpoint": "/no/such/model"}, "error", "no such directory"),
+    ("model_directory", {"rollout_max_context_len": 5000}, "error", "more than the model's 4096 positions"),
+    ("media_need_a_media_model", {"multimodal_keys": {"image": "label"}}, "error", "reads text only"),
+    ("parallelism_is_offered", {"pipeline_model_parallel_size": 2}, "error", "Fix: --pipeline-model-parallel-size 1"),
+    ("sequence_parallel_needs_tensor_parallel", {"sequence_parallel": True}, "error", "no tensor-parallel ranks"),
+    ("one_number_format", {"bf16": True, "fp16": True}, "error", "--bf16, --fp16"),
+    ("recompute_is_complete", {"recompute_granularity": "full"}, "error", "needs a method"),
+    ("recompute_is_complete", {"recompute_method": "block"}, "warning", "without effect"),
+    ("saving_needs_a_directory", {"save_interval": 5}, "error", "--save-interval 5, --save (not set)"),
+    ("saving_needs_a_directory", {"max_actor_ckpt_to_keep": 2}, "error", "no directory to save to"),
+    ("reference_exists", {"ref_load": "/no/such"}, "error", "--ref-load /no/such: no such directory"),
+    ("resume_finds_a_checkpoint", {"load": "/no/such"}, "note", "starts at rollout 0"),
+    ("evaluation_has_data", {"eval_interval": 5}, "error", "nothing to evaluate on"),
+    ("prompts_are_named", {"prompt_data": []}, "error", "no prompts"),
+    ("prompt_files", {"prompt_data": ["/no/such.parquet"]}, "error", "/no/such.parquet does not exist"),
+    ("prompt_files", {"input_key": "question"}, "error", "no column 'question', but prompt, label, extra_info"),
+    ("prompt_files", {"label_key": "answer"}, "error", "--label-key answer"),
+    ("eval_files", {"eval_prompt_data": {"a": ["/no/such.jsonl"]}}, "error", "/no/such.jsonl does not exist"),
+    (
+        "template_arguments_are_used",
+        {"apply_chat_template_kwargs": {"enable_thinking": False}},
+        "warning",
+        "add --apply-chat-template",
+    ),
+]
+
+
+def findings(config: RunConfig, name: str) -> list[Finding]:
+    return [finding for finding in check(config) if finding.rule == name]
+
+
+@pytest.fixture
+def complete(run_files: Any) -> RunConfig:
+    return RunConfig.from_flat(**run_files.flags)
+
+
+@pytest.mark.parametrize(("name", "flags", "severity", "part"), CASES)
+def test_rule(complete: RunConfig, name: str, flags: dict[str, Any], severity: str, part: str) -> None:
+    found = findings(complete.replace(**flags), name)
+    assert [finding.severity for finding in found] == [severity]
+    assert part in str(found[0])
+
+
+def test_every_rule_has_a_case(complete: RunConfig) -> None:
+    check(complete)
+    assert set(RULES) == {name for name, *_ in CASES}
+
+
+def test_complete_runs_have_no_findings(complete: RunConfig, run_files: Any) -> None:
+    assert check(complete) == []
+    assert check(complete.replace(**ASYNC)) == []
+    assert check(complete.replace(use_tis=True)) == []
+    reference = {**ASYNC, **KL, "resource": WITH_REFERENCE, "max_staleness": 3}
+    assert check(complete.replace(**reference)) == []
+    sft = {"loss_type": "sft", "rm_type": None, "resource": {"actor": [1, 1]}, "global_batch_size": 3}
+    assert check(complete.replace(**sft)) == []
+    evaluated = {"eval_interval": 1, "eval_prompt_data": {"test": [f"{run_files.test}[0:1]"]}}
+    assert check(complete.replace(**evaluated)) == []
+
+
+def test_own_log_probs_need_no_actor_fwd(complete: RunConfig) -> None:
+    resource = {"actor": [1, 1], "rollout": [1, 1], "advantages": [1, 0]}
+    config = complete.replace(fully_async=True, resource=resource, use_rollout_logprobs=True)
+    assert check(config) == []
+
+
+def test_staleness_rules_of_an_algorithm_ignore_colocate(complete: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dataclasses
+
+    from relax_engine.algorithms import registry
+
+    strict = dataclasses.replace(registry.get("grpo"), name="strict", forbids_stale=True)
+    monkeypatch.setattr(registry, "_registered", {"strict": strict})
+    stale = {"advantage_estimator": "strict", "max_staleness": 1}
+    assert findings(complete.replace(**stale), "algorithm_is_known") == []
+    found = findings(complete.replace(**stale, **ASYNC), "algorithm_is_known")
+    assert "--max-staleness 1" in str(found[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("config.json", "{", "config.json is not valid JSON"),
+        ("config.json", None, "has no config.json"),
+        ("config.json", '{"architectures": ["MambaForCausalLM"]}', "'MambaForCausalLM'; supported: LlamaForCausalLM"),
+        ("config.json", '{"architectures": ["Qwen3ForCausalLM"]}', "lacks the key"),
+        ("tokenizer.json", None, "has no tokenizer"),
+    ],
+)
+def test_model_directory_is_inspected(
+    complete: RunConfig, run_files: Any, name: str, content: str | None, part: str
+) -> None:
+    path = run_files.model / name
+    path.unlink() if content is None else path.write_text(content)
+    assert part in str(findings(complete, "model_directory")[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("a.jsonl", "", "has no rows"),
+        ("a.jsonl", "[1]\n", "line 1 is a list"),
+        ("a.jsonl", "{\n", "cannot be read"),
+        ("a.parquet", "not parquet", "cannot be read"),
+        ("a.csv", "prompt\n", "unknown format '.csv'"),
+        ("a.jsonl", json.dumps({"prompt": "x"}) + "\n", "no column 'label', but prompt"),
+    ],
+)
+def test_prompt_files_are_inspected(complete: RunConfig, tmp_path: Path, name: str, content: str, part: str) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    assert part in str(findings(complete.replace(prompt_data=[str(path)]), "prompt_files")[0])
+
+
+def test_an_empty_parquet_file_is_refused(complete: RunConfig, tmp_path: Path) -> None:
+    path = tmp_path / "empty.parquet"
+    pq.write_table(pa.table({"prompt": pa.array([], pa.string()), "label": pa.array([], pa.string())}), path)
+    assert "has no rows" in str(findings(complete.replace(prompt_data=[str(path)]), "prompt_files")[0])
+
+
+def test_hooks_in_files_are_found(complete: RunConfig, tmp_path: Path) -> None:
+    path = tmp_path / "reward.py"
+    path.write_text("def score(args, sample): return 1.0\n")
+    config = complete.replace(rm_type=None, custom_rm_path=f"{path}:score", group_rm=True)
+    assert check(config) == []
+
+
+def test_require_valid_lists_every_error_and_logs_the_rest(
+    complete: RunConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        require_valid(complete.replace(save_interval=5, eval_interval=5))
+    assert len(str(raised.value).splitlines()) == 2
+    with caplog.at_level("INFO"):
+        require_valid(complete.replace(gamma=0.9, global_batch_size=4))
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+def test_errors_come_first(complete: RunConfig) -> None:
+    severities = [finding.severity for finding in check(complete.replace(gamma=0.9, num_epoch=1, save_interval=1))]
+    assert severities == ["error", "warning", "note"]
+
+
+def test_flags_are_quoted_as_typed() -> None:
+    assert quote("--colocate", True) == "--colocate"
+    assert quote("--save", None) == "--save (not set)"
+    assert quote("--resource", {"actor": (1, 1)}) == '--resource {"actor": [1, 1]}'
+    assert quote("--kl-coef", 0.0) == "--kl-coef 0.0"
+
+
+def test_rule_names_are_unique() -> None:
+    def one_mode(config: RunConfig, report: Any) -> Any:
+        yield from ()
+
+    with pytest.raises(ValueError, match="two rules named one_mode"):
+        rule(one_mode)
