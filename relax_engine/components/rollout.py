@@ -69,7 +69,7 @@ class Rollout(Role):
         self.spec = registry.get(self.algorithm.advantage_estimator)
         self.engines: dict[str, _Engine] = {}
         self.version = -1
-        self._weights_ready = asyncio.Event()
+        self._version_changed = asyncio.Condition()
 
     async def setup(self) -> None:
         """Start the engines, and meanwhile read the prompts and start the reward workers."""
@@ -100,27 +100,30 @@ class Rollout(Role):
             if url in self.engines:
                 self.engines[url].quarantined = reason
                 self.emit("engine_quarantined", engine=url, reason=reason)
-        self._weights_ready.set()
+        async with self._version_changed:
+            self._version_changed.notify_all()
 
     async def run(self) -> dict[str, Any]:
         """Produce all partitions; raises the first error of any request, reward or write."""
-        deadline = self.args.wait_timeout
-        await asyncio.wait_for(self._weights_ready.wait(), deadline)
+        await self._wait_for_version(self.context.start_step)
         try:
             async with asyncio.TaskGroup() as tasks:
                 for rollout_id in range(self.context.start_step, self.context.num_steps):
                     if self.stopping:
                         break
                     self.step = rollout_id
-                    await self._evaluate_if_due(rollout_id)
+                    await self._evaluate_if_due(rollout_id, tasks)
                     await self._start_partition(rollout_id, tasks)
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
         return {"phases": self.phases}
 
-    async def finish(self) -> None:
-        """Evaluate the final weights where asked for, and end the engines."""
-        await self._evaluate_if_due(self.context.num_steps)
+    async def finish(self) -> dict[str, Any]:
+        """Evaluate the final weights where asked for, once training has ended."""
+        before = len(self.phases)
+        async with asyncio.TaskGroup() as tasks:
+            await self._evaluate_if_due(self.context.num_steps, tasks)
+        return {"phases": self.phases[before:]}
 
     async def close(self) -> None:
         """End reward workers and engines."""
@@ -217,12 +220,27 @@ class Rollout(Role):
     def _usable(self) -> list[_Engine]:
         return [engine for engine in self.engines.values() if engine.quarantined is None]
 
-    async def _evaluate_if_due(self, step: int) -> None:
+    async def _wait_for_version(self, version: int) -> None:
+        """Return when the engines hold weights of `version` or later."""
+        async with self._version_changed:
+            await asyncio.wait_for(
+                self._version_changed.wait_for(lambda: self.version >= version), self.args.wait_timeout
+            )
+
+    async def _evaluate_if_due(self, step: int, tasks: asyncio.TaskGroup) -> None:
+        """Evaluate the weights of `step`; where engines are not shared, generation goes on meanwhile."""
         args = self.args
         if not args.eval_prompt_data or not args.eval_interval or step % args.eval_interval:
             return
-        if step == self.context.start_step and args.skip_eval_before_train:
+        if step == self.context.start_step and (args.skip_eval_before_train or step > 0):
             return
+        evaluation = tasks.create_task(self._evaluate(step))
+        if self.colocate:
+            await evaluation
+
+    async def _evaluate(self, step: int) -> None:
+        args = self.args
+        await self._wait_for_version(step)
         version = self.version
         for name, paths in args.eval_prompt_data.items():
             started = time.time()

@@ -18,10 +18,11 @@ from relax_engine.components.mode import forward_columns
 from relax_engine.components.role import Phase, RoleContext
 from relax_engine.config import RunConfig
 from relax_engine.core.cluster import Cluster
+from relax_engine.core.failure import role_failure
 from relax_engine.core.placement import Placement, place
 from relax_engine.core.registry import roles_of, shared_roles
 from relax_engine.core.resume import ResumePoint
-from relax_engine.core.service import RoleError, Service
+from relax_engine.core.service import Service
 from relax_engine.stream.client import StreamClient
 from relax_engine.stream.launch import start_stream
 from relax_engine.utils.progress import Progress, progress
@@ -86,7 +87,9 @@ class Controller:
             )
             self.services[role.name] = Service(role.name, context, deadline_s=flat.role_deadline)
         await asyncio.to_thread(self._deploy)
-        await asyncio.gather(*(service.call("setup") for service in self.services.values()))
+        await self._all_or_first_failure(
+            {name: asyncio.create_task(service.call("setup")) for name, service in self.services.items()}
+        )
 
     def _start_stream(self) -> StreamClient:
         flat = self.config.flat
@@ -116,22 +119,42 @@ class Controller:
     async def _loop(self) -> list[Phase]:
         urls = await self.services["rollout"].call("engine_urls") if "rollout" in self.services else []
         followers = [name for name in forward_columns(self.config) if name != "reference"]
-        tasks = {
-            service.start(urls, followers) if name == "actor" else service.start(): name
+        loops = {
+            name: service.start(urls, followers) if name == "actor" else service.start()
             for name, service in self.services.items()
         }
-        phases: list[Phase] = []
-        pending = set(tasks)
         with progress("training", total=self.num_steps - self.point.iteration) as bar:
-            while pending:
-                done, pending = await asyncio.wait(pending, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
-                await self._relay(bar)
-                for task in done:
-                    phases += task.result()["phases"]
+            results = await self._all_or_first_failure(loops, bar)
+        phases: list[Phase] = [phase for result in results for phase in result["phases"]]
         if "rollout" in self.services:
-            phases += await self.services["rollout"].call("finish")
+            phases += (await self.services["rollout"].call("finish"))["phases"]
             await self._relay(None)
         return phases
+
+    async def _all_or_first_failure(
+        self, tasks: dict[str, asyncio.Task[Any]], bar: Progress | None = None
+    ) -> list[Any]:
+        """Results of all roles' tasks, relaying events meanwhile; the first failure cancels the others.
+
+        Raises:
+            RoleError: names the role and the root cause.
+        """
+        names = {task: name for name, task in tasks.items()}
+        pending = set(names)
+        try:
+            while pending:
+                done, pending = await asyncio.wait(pending, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    error = task.exception()
+                    if error is not None:
+                        raise role_failure(names[task], error, self.run_dir)
+                if bar is not None:
+                    await self._relay(bar)
+        finally:
+            for task in names:
+                task.cancel()
+            await asyncio.gather(*names, return_exceptions=True)
+        return [task.result() for task in names]
 
     async def _relay(self, bar: Progress | None) -> None:
         """Log what the roles report."""
@@ -186,6 +209,3 @@ def run_controller(controller: Controller) -> tuple[list[Phase], float]:
     started = time.time()
     phases = asyncio.run(controller.run())
     return phases, time.time() - started
-
-
-__all__ = ["Controller", "RoleError", "run_controller"]

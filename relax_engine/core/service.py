@@ -9,12 +9,8 @@ from typing import Any
 from ray import serve
 
 from relax_engine.components.role import RoleContext
+from relax_engine.core.failure import RoleError
 from relax_engine.core.registry import deployment
-from relax_engine.errors import RelaxError
-
-
-class RoleError(RelaxError):
-    """A role failed; the cause is chained."""
 
 
 class Service:
