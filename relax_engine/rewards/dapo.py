@@ -38,7 +38,7 @@ _MARKUP = (
 )
 _WRAPPERS = re.compile(r"\\(?:text|textbf|overline|boxed)\{(.*?)\}")
 _INLINE_MATH = re.compile(r"\$(.*?)\$")
-_BARE_FRACTION = re.compile(r"\\?frac([^{])(.)")
+_BARE_FRACTION = re.compile(r"frac([^{])(.)")
 _BARE_ROOT = re.compile(r"sqrt([^{])")
 _THOUSANDS = re.compile(r"[\d,]+")
 

@@ -7,6 +7,7 @@ in this process), checking what comes back. What does not: worker processes (`po
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import traceback
 from collections.abc import Awaitable, Iterable, Sequence
@@ -23,13 +24,16 @@ from relax_engine.types import Sample
 
 CANCEL_GRACE_S = 1.0
 
+logger = logging.getLogger(__name__)
+
 
 class RewardExecutor:
     """Fills `Sample.reward`; use it as a context manager, or call `close`.
 
     The function is `--custom-rm-path` if given, else the registered reward that
     `sample.metadata["rm_type"]` or `--rm-type` names. A failed call raises `RewardError`; there is no
-    default score. Synchronous functions see a copy of the sample: what they write to it is lost.
+    default score (but see `RewardEntry.timeout_score`: an answer that takes forever to compare is wrong).
+    Synchronous functions see a copy of the sample: what they write to it is lost.
     """
 
     def __init__(self, settings: RewardSettings, args: Any) -> None:
@@ -128,6 +132,12 @@ class RewardExecutor:
             cause = f"it cannot be sent to a worker: {type(error).__name__}: {error}"
             raise self._error(entry, sample, cause, time.monotonic() - started) from error
         result = await asyncio.wrap_future(future)
+        if result.timed_out and entry.timeout_score is not None:
+            logger.warning(
+                "reward %s on sample %d of group %d: %s; it scores %g",
+                *(entry.reference, sample.index, sample.group_index, result.cause, entry.timeout_score),
+            )
+            return CallResult(entry.timeout_score, result.elapsed_s)
         if result.cause:
             raise self._error(entry, sample, result.cause, result.elapsed_s, result.details)
         return result

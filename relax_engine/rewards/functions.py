@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,8 @@ def absolute_reference(path: str) -> str:
 @functools.cache
 def load_function(path: str) -> RewardFunction:
     """The function at `package.module.function`, `package.module:function` or `file.py:function`.
+
+    Modules are found on the import path and in the working directory.
 
     Raises:
         ValueError: bad syntax, nothing of that name, or not callable.
@@ -72,6 +75,8 @@ def _takes_payload_only(function: RewardFunction) -> bool:
 
 
 def _load_module(name: str, path: str) -> ModuleType:
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

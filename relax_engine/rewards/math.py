@@ -7,9 +7,12 @@ partial credit and format rewards.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import math_verify
@@ -51,16 +54,37 @@ def warm_up() -> None:
 
 
 def parse(text: str) -> list[Any]:
-    """The mathematical expressions that math-verify finds in `text`; empty if there are none. Never raises."""
-    parsed: list[Any] = math_verify.parse(
-        text, extraction_config=ANSWER_KINDS, parsing_timeout=_seconds(), raise_on_error=False
-    )
+    """The answer that math-verify finds in `text`, as expression and as string; empty without one. Never raises."""
+    with _time_limit() as seconds:
+        parsed: list[Any] = math_verify.parse(
+            text, extraction_config=ANSWER_KINDS, parsing_timeout=seconds, raise_on_error=False
+        )
     return parsed
 
 
 def equal(gold: list[Any], answer: list[Any]) -> bool:
     """Whether two results of `parse` are the same answer. Never raises; False if it takes too long to tell."""
-    return bool(math_verify.verify(gold, answer, timeout_seconds=_seconds(), raise_on_error=False))
+    with _time_limit() as seconds:
+        return bool(math_verify.verify(gold, answer, timeout_seconds=seconds, raise_on_error=False))
+
+
+@contextlib.contextmanager
+def _time_limit() -> Iterator[int | None]:
+    """math-verify's own limit in seconds, which is an alarm signal: None outside the main thread.
+
+    It cancels whatever alarm was set before; this sets it again.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield None
+        return
+    remaining, interval = signal.getitimer(signal.ITIMER_REAL)
+    started = time.monotonic()
+    try:
+        yield COMPARISON_SECONDS
+    finally:
+        if remaining:
+            elapsed = time.monotonic() - started
+            signal.setitimer(signal.ITIMER_REAL, max(remaining - elapsed, 1e-3), interval)
 
 
 def _unusable(label: str) -> str:
@@ -68,12 +92,5 @@ def _unusable(label: str) -> str:
 
 
 def _parse_label(label: str) -> list[Any]:
-    if last_boxed(label) is not None or "$" in label:
-        return parse(label)
-    return parse(f"${label}$") or parse(label)
-
-
-def _seconds() -> int | None:
-    """math-verify's own time limit is an alarm signal; None where that cannot be used or is in use already."""
-    main_thread = threading.current_thread() is threading.main_thread()
-    return COMPARISON_SECONDS if main_thread and signal.getitimer(signal.ITIMER_REAL)[0] == 0.0 else None
+    parsed = parse(label if last_boxed(label) is not None or "$" in label else f"${label}$")
+    return parsed if any(not isinstance(form, str) for form in parsed) else []

@@ -168,7 +168,7 @@ class WorkerPool:
                 if data is None:
                     self._note(call, call.timeout_s)
                     cause = f"it missed its deadline of {call.timeout_s:g} s and was killed"
-                    call.future.set_result(CallResult(None, call.timeout_s, cause))
+                    call.future.set_result(CallResult(None, call.timeout_s, cause, timed_out=True))
                     return False
                 result = _decode(data)
                 self._note(call, result.elapsed_s)

@@ -15,16 +15,23 @@ from relax_engine.rewards.functions import RewardFunction, is_async
 
 @dataclass(frozen=True, slots=True)
 class RewardEntry:
-    """A reward function: `reference` is its importable path, `run_async` whether it is a coroutine function."""
+    """A reward function.
+
+    Attributes:
+        reference: Its importable path.
+        run_async: Whether it is a coroutine function.
+        timeout_score: The score of a response whose call missed its deadline; None makes that an error.
+    """
 
     reference: str
     run_async: bool = False
+    timeout_score: float | None = None
 
 
 BUILTIN: Mapping[str, RewardEntry] = {
     "dapo": RewardEntry("relax_engine.rewards.dapo:dapo_reward"),
     "exact_match": RewardEntry("relax_engine.rewards.exact_match:exact_match_reward"),
-    "math": RewardEntry("relax_engine.rewards.math:math_reward"),
+    "math": RewardEntry("relax_engine.rewards.math:math_reward", timeout_score=0.0),
     "random": RewardEntry("relax_engine.rewards.random_score:random_reward"),
 }
 

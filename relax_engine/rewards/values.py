@@ -50,7 +50,7 @@ def check_group_rewards(value: Any, size: int, reward_key: str | None) -> list[R
 
 
 def _finite(value: Any, what: str) -> float:
-    if not isinstance(value, numbers.Real) and getattr(value, "size", None) == 1 and hasattr(value, "item"):
+    if hasattr(value, "item") and math.prod(getattr(value, "shape", ())) == 1:  # a NumPy or torch scalar
         value = value.item()
     if not isinstance(value, numbers.Real):
         raise ValueError(f"{what} {_show(value)}, not a number")

@@ -28,12 +28,13 @@ class CallRequest(NamedTuple):
 
 
 class CallResult(NamedTuple):
-    """`value` if `cause` is empty; else the error in one line and its traceback."""
+    """`value` if `cause` is empty; else the error in one line and its traceback, or a missed deadline."""
 
     value: Any
     elapsed_s: float
     cause: str = ""
     details: str = ""
+    timed_out: bool = False
 
 
 def serve_calls(connection: Connection, args: Any) -> None:
