@@ -1,0 +1,43 @@
+"""``relax export``: a Megatron distributed checkpoint to a Hugging Face model directory."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+
+
+def main(argv: list[str]) -> int:
+    """Run the export. Returns 0, or 1 with the reason on stderr."""
+    parser = argparse.ArgumentParser(
+        prog="relax export", description="Convert a Megatron checkpoint to a Hugging Face model (safetensors)."
+    )
+    parser.add_argument("--input-dir", required=True, metavar="DIR", help="a run root (its latest is taken) or iter_*")
+    parser.add_argument("--output-dir", required=True, metavar="DIR", help="Hugging Face directory to create")
+    parser.add_argument(
+        "--origin-hf-dir", required=True, metavar="DIR", help="the model the run began with: config and tokenizer"
+    )
+    parser.add_argument("-f", "--force", action="store_true", help="replace the output directory if it exists")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="default: as stored")
+    parser.add_argument("--max-shard-mb", type=int, default=5120, metavar="MIB", help="size of one file (default 5120)")
+    options = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+
+    from relax_engine.checkpoint.errors import CheckpointError
+    from relax_engine.checkpoint.exporter import export_checkpoint
+    from relax_engine.checkpoint.families import UnknownArchitectureError, UnsupportedModelError
+
+    try:
+        result = export_checkpoint(
+            options.input_dir,
+            options.output_dir,
+            origin_hf_dir=options.origin_hf_dir,
+            dtype=options.dtype,
+            max_shard_bytes=options.max_shard_mb * 2**20,
+            force=options.force,
+        )
+    except (CheckpointError, UnknownArchitectureError, UnsupportedModelError, ValueError) as error:
+        print(f"relax export: {error}", file=sys.stderr)
+        return 1
+    print(result.path)
+    return 0
