@@ -1,0 +1,44 @@
+"""Evaluation of one model on held-out prompts, sampled and greedy."""
+
+from __future__ import annotations
+
+import json
+
+from flytekit import task
+
+from tasks import decks, html
+from tasks.configs import evaluation_config
+from tasks.content import ConfigFile
+from tasks.executions import executed
+from tasks.settings import CACHE, LONG, MEDIUM, RETRIES
+from tasks.store import fetch, publish, work_directory
+from tasks.types import ArtifactRef, Evaluation
+
+
+@task(cache=CACHE, requests=MEDIUM, retries=RETRIES, timeout=LONG, enable_deck=True, deck_fields=())
+def evaluate(
+    model: ArtifactRef, dataset: ArtifactRef, config: ConfigFile, seed: int, pipeline: str, stage: str
+) -> Evaluation:
+    """Score `model` on `dataset` with the reward of `config`; publishes `<pipeline>-evaluation-<stage>`.
+
+    Raises:
+        RelaxError: the engine, a prompt or a reward failed.
+    """
+    with executed("evaluate"), work_directory("evaluate", model=model, dataset=dataset, stage=stage, seed=seed) as work:
+        from relax_engine import evaluate as score
+
+        run = evaluation_config(config, model=fetch(model), dataset=fetch(dataset), name="heldout", seed=seed)
+        (result,) = score(run)
+        parents = [model, dataset]
+        document = decks.show(f"Evaluation of {model.ref}", html.figures(result.to_dict()), html.lineage(None, parents))
+        (work / "report.html").write_text(document, encoding="utf-8")
+        (work / "result.json").write_text(json.dumps(result.to_dict(), indent=2), encoding="utf-8")
+        artifact = publish(
+            work,
+            kind="evaluation",
+            name=f"{pipeline}-evaluation-{stage}",
+            parents=parents,
+            metrics={"accuracy": result.accuracy, "greedy_accuracy": result.greedy_accuracy},
+            config_digest=run.digest(),
+        )
+        return Evaluation(artifact, model, dataset, result.accuracy, result.greedy_accuracy)

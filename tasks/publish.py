@@ -1,0 +1,116 @@
+"""Publication: the report of the whole pipeline, and the `production` alias if the model has earned it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from flytekit import task
+
+from tasks import decks, html
+from tasks.executions import executed
+from tasks.settings import CACHE, RETRIES, SHORT, SMALL
+from tasks.store import fetch, open_store, work_directory
+from tasks.store import publish as publish_artifact
+from tasks.types import ArtifactRef, Evaluation, Publication, TrainingOutcome
+
+if TYPE_CHECKING:
+    from relax_engine.lineage import Artifact
+
+PRODUCTION = "production"
+
+
+@task(cache=CACHE, requests=SMALL, retries=RETRIES, timeout=SHORT, enable_deck=True, deck_fields=())
+def publish(
+    model: ArtifactRef,
+    before: Evaluation,
+    after: Evaluation,
+    outcome: TrainingOutcome,
+    datasets: list[ArtifactRef],
+    margin: float,
+    pipeline: str,
+) -> Publication:
+    """Write the report as the artifact `<pipeline>-report`, and promote `model` if it is better than what is there.
+
+    Better means: sampled accuracy higher by more than `margin` than the production model's on the same dataset; for
+    the first model, than the accuracy before training.
+    """
+    with executed("publish"), work_directory("publish", model=model, before=before, after=after) as work:
+        promoted, reason = _promote(model, before, after, margin)
+        result = json.loads((fetch(outcome.run) / "result.json").read_text())
+        parents = [model, before.artifact, after.artifact, outcome.run]
+        facts = _facts(result, before, after, [*datasets, outcome.checkpoint, *parents])
+        facts |= {"promoted": promoted, "reason": reason}
+        document = decks.show(f"Report of {pipeline}", *_report(facts), html.lineage(model, parents))
+        (work / "report.html").write_text(document, encoding="utf-8")
+        (work / "report.json").write_text(json.dumps(facts, indent=2), encoding="utf-8")
+        metrics = {"accuracy_before": before.sampled, "accuracy_after": after.sampled}
+        report = publish_artifact(work, kind="evaluation", name=f"{pipeline}-report", parents=parents, metrics=metrics)
+        return Publication(model, report, promoted, reason)
+
+
+def _promote(model: ArtifactRef, before: Evaluation, after: Evaluation, margin: float) -> tuple[bool, str]:
+    """Move the alias if the model is better than the incumbent; returns whether it now holds it, and why."""
+    store = open_store()
+    family = model.ref.partition("@")[0]
+    number = store.aliases(family).get(PRODUCTION)
+    if number is None:
+        incumbent, rival, bar = None, "the model before training", before.sampled
+    else:
+        incumbent = store.resolve(f"{family}@v{number}")
+        if incumbent.digest == model.digest:
+            return True, f"{incumbent.ref} is in production already"
+        known = _accuracy_of(incumbent, after.dataset)
+        if known is None:
+            return (
+                False,
+                f"{incumbent.ref}, in production, was never evaluated on {after.dataset.ref}: not compared",
+            )
+        rival, bar = f"{incumbent.ref}, the model in production", known
+    comparison = f"accuracy {after.sampled:.3f}, {rival} {bar:.3f}, margin {margin:g}"
+    if after.sampled - bar <= margin:
+        return False, f"not better by more than the margin: {comparison}"
+    store.tag(family, PRODUCTION, model.ref, expected=incumbent.ref if incumbent else None)
+    return True, comparison
+
+
+def _accuracy_of(model: Artifact, dataset: ArtifactRef) -> float | None:
+    """Sampled accuracy of the newest evaluation of `model` on `dataset`; None if there is none."""
+    found = [
+        artifact
+        for artifact in open_store().descendants(model)
+        if artifact.kind == "evaluation"
+        and "accuracy" in artifact.metrics
+        and {model.digest, dataset.digest} <= {parent.digest for parent in artifact.parents}
+    ]
+    return max(found, key=lambda artifact: artifact.created_at).metrics["accuracy"] if found else None
+
+
+def _facts(
+    result: dict[str, Any], before: Evaluation, after: Evaluation, artifacts: list[ArtifactRef]
+) -> dict[str, Any]:
+    return {
+        "accuracy_before": before.sampled,
+        "accuracy_after": after.sampled,
+        "greedy_accuracy_before": before.greedy,
+        "greedy_accuracy_after": after.greedy,
+        "mode": result["mode"],
+        "reward_curve": result["reward_curve"],
+        "staleness_histogram": result["staleness_histogram"],
+        "logprob_max_abs_diff": result["logprob_max_abs_diff"],
+        "phase_seconds": result["phase_seconds"],
+        "training_seconds": result["wall_seconds"],
+        "artifacts": {artifact.ref: {"kind": artifact.kind, "digest": artifact.digest} for artifact in artifacts},
+    }
+
+
+def _report(facts: dict[str, Any]) -> list[str]:
+    accuracy = html.table(
+        ("accuracy", "before", "after"),
+        [
+            ("sampled", facts["accuracy_before"], facts["accuracy_after"]),
+            ("greedy", facts["greedy_accuracy_before"], facts["greedy_accuracy_after"]),
+        ],
+    )
+    verdict = html.text(("promoted: " if facts["promoted"] else "not promoted: ") + facts["reason"])
+    return [accuracy, verdict, html.line_chart("mean reward by step", facts["reward_curve"])]

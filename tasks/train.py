@@ -1,0 +1,114 @@
+"""The RL run: `relax_engine.train` on a Ray cluster, its record and its last checkpoint published."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flytekit import task
+
+from tasks import decks, html
+from tasks.configs import training_config
+from tasks.content import ConfigFile
+from tasks.executions import executed
+from tasks.settings import CACHE, LONG, MEDIUM, RETRIES, ray_cluster_config
+from tasks.store import fetch, publish, work_directory
+from tasks.types import ArtifactRef, TrainingOutcome, TrainingOverrides
+
+if TYPE_CHECKING:
+    from relax_engine.config import RunConfig
+    from relax_engine.core.result import RunResult
+
+
+@task(
+    cache=CACHE,
+    task_config=ray_cluster_config(),
+    requests=MEDIUM,
+    retries=RETRIES,
+    timeout=LONG,
+    enable_deck=True,
+    deck_fields=(),
+)
+def train(
+    checkpoint: ArtifactRef,
+    model: ArtifactRef,
+    dataset: ArtifactRef,
+    config: ConfigFile,
+    overrides: TrainingOverrides,
+    seed: int,
+    pipeline: str,
+) -> TrainingOutcome:
+    """Train from `checkpoint` on `dataset`; `model` gives architecture and tokenizer.
+
+    Publishes the run as `<pipeline>-run` and its last checkpoint as `<pipeline>-checkpoint`. An attempt after a
+    failure or a kill resumes from the last complete checkpoint.
+
+    Raises:
+        ConfigError: the configuration cannot run.
+        RelaxError: a role failed.
+    """
+    inputs = {"checkpoint": checkpoint, "dataset": dataset, "config": Path(os.fspath(config)).read_text()}
+    with executed("train"), work_directory("train", **inputs, overrides=overrides, seed=seed) as work:
+        from relax_engine import train as run_training
+
+        run_config = training_config(
+            config,
+            overrides,
+            model=fetch(model),
+            checkpoint=fetch(checkpoint),
+            dataset=fetch(dataset),
+            work=work,
+            seed=seed,
+        )
+        result = run_training(run_config)
+        parents = [dataset, checkpoint]
+        document = decks.show(f"Training of {pipeline}", *_report(result, run_config), html.lineage(None, parents))
+        record = _record(work, result, run_config, document)
+        digest = run_config.digest()
+        metrics = {"steps": result.steps, "reward": result.reward_curve[-1], "wall_seconds": result.wall_seconds}
+        run = publish(
+            record, kind="run", name=f"{pipeline}-run", parents=parents, metrics=metrics, config_digest=digest
+        )
+        trained = publish(
+            Path(str(result.checkpoint_dir)),
+            kind="checkpoint",
+            name=f"{pipeline}-checkpoint",
+            parents=[run],
+            config_digest=digest,
+        )
+        return TrainingOutcome(run=run, checkpoint=trained)
+
+
+def _record(work: Path, result: RunResult, config: RunConfig, document: str) -> Path:
+    """What is kept of a run: result, configuration, metrics of every step, timeline and report."""
+    record = work / "record"
+    shutil.rmtree(record, ignore_errors=True)
+    record.mkdir()
+    (record / "report.html").write_text(document, encoding="utf-8")
+    (record / "result.json").write_text(json.dumps({**result.to_dict(), "mode": config.mode}, indent=2))
+    (record / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+    for file in Path(result.run_dir).glob("*.json*"):
+        shutil.copy(file, record / file.name)
+    return record
+
+
+def _report(result: RunResult, config: RunConfig) -> list[str]:
+    figures = {
+        "mode": config.mode,
+        "steps": result.steps,
+        "steps of this attempt": result.new_steps,
+        "seconds of this attempt": result.wall_seconds,
+        "largest log-prob difference between engine and trainer": result.logprob_max_abs_diff,
+    }
+    staleness = html.table(("lag in weight versions", "samples trained"), result.staleness_histogram.items())
+    return [
+        html.figures(figures),
+        html.line_chart("mean reward by step", result.reward_curve),
+        html.line_chart("loss by step", result.losses, low=min([*result.losses, 0.0])),
+        html.section("Staleness", staleness),
+        html.section("Where the time went", html.table(("phase", "seconds"), result.phase_seconds.items())),
+        html.section("Last step", html.table(("metric", "value"), sorted(result.metrics.items()))),
+    ]

@@ -1,0 +1,66 @@
+"""The supervised warm start: an ordinary training run with `--loss-type sft`, exported to Hugging Face."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from flytekit import task
+
+from tasks import decks, html
+from tasks.configs import supervised_config
+from tasks.content import ConfigFile
+from tasks.executions import executed
+from tasks.settings import CACHE, LONG, MEDIUM, RETRIES, ray_cluster_config
+from tasks.store import fetch, publish, work_directory
+from tasks.types import ArtifactRef, SupervisedOptions
+
+
+@task(
+    cache=CACHE,
+    task_config=ray_cluster_config(),
+    requests=MEDIUM,
+    retries=RETRIES,
+    timeout=LONG,
+    enable_deck=True,
+    deck_fields=(),
+)
+def warm_start(
+    model: ArtifactRef,
+    dataset: ArtifactRef,
+    config: ConfigFile,
+    options: SupervisedOptions,
+    seed: int,
+    pipeline: str,
+) -> ArtifactRef:
+    """Train `model` on the labels of `dataset` as answers and publish the model as `<pipeline>-warm-start`.
+
+    Raises:
+        ConfigError: the configuration cannot run.
+        RelaxError: a role failed; the next attempt resumes.
+    """
+    text = Path(os.fspath(config)).read_text(encoding="utf-8")
+    inputs = {"model": model, "dataset": dataset, "config": text, "options": options}
+    name = f"{pipeline}-warm-start"
+    with executed("warm_start"), work_directory("warm_start", **inputs, seed=seed) as work:
+        from relax_engine import export_checkpoint, train
+
+        origin = fetch(model)
+        run = supervised_config(config, options, model=origin, dataset=fetch(dataset), work=work, seed=seed)
+        result = train(run)
+        exported = export_checkpoint(str(result.checkpoint_dir), work / "hf", origin_hf_dir=origin, force=True)
+        artifact = publish(
+            exported.path,
+            kind="model",
+            name=name,
+            parents=[model, dataset],
+            metrics={"loss": result.losses[-1], "steps": result.steps},
+            config_digest=run.digest(),
+        )
+        decks.show(
+            f"Warm start of {name}",
+            html.figures({"steps": result.steps, "last loss": result.losses[-1], "seconds": result.wall_seconds}),
+            html.line_chart("loss by step", result.losses),
+            html.lineage(artifact, [model, dataset]),
+        )
+        return artifact
