@@ -29,14 +29,21 @@ class ForwardRole(Role):
 
     def __init__(self, context: RoleContext) -> None:
         super().__init__(context)
-        config = self.config.replace(**self.args.ref_actor_config) if self.args.ref_actor_config else self.config
         self.column = forward_columns(self.config)[self.role]
-        self.group = TrainGroup(
-            config, context.slots, role=self.role, trainable=False, timeout_s=self.args.wait_timeout
-        )
-        load_weights(self.group, self.args.ref_load)
         self.version = context.start_step
         self._lock = asyncio.Lock()
+
+    async def setup(self) -> None:
+        """Start the ranks and load the initial weights."""
+        await asyncio.to_thread(self._setup)
+
+    def _setup(self) -> None:
+        args = self.args
+        config = self.config.replace(**args.ref_actor_config) if args.ref_actor_config else self.config
+        self.group = TrainGroup(
+            config, self.context.slots, role=self.role, trainable=False, timeout_s=args.wait_timeout
+        )
+        load_weights(self.group, args.ref_load)
 
     async def run(self) -> dict[str, Any]:
         """Process all partitions."""

@@ -109,7 +109,7 @@ class Controller:
 
     def _deploy(self) -> None:
         """Start Serve where it does not run yet, and all roles on it at once."""
-        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
         quiet = {"log_level": "WARNING", "enable_access_log": False}
         serve.start(http_options={"host": "127.0.0.1", "port": free_port("127.0.0.1")}, logging_config=quiet)
         serve.run_many(
