@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-SOURCES := relax_engine data_prep tasks workflows examples tests
+SOURCES := relax_engine data_prep tasks workflows examples tests $(wildcard benchmarks)
 
 export OMP_NUM_THREADS ?= 1
 export RAY_worker_niceness ?= 0
@@ -15,6 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: install lint test demo bench docs clean
 
 install: $(STAMP)
+	@:
 
 # torch comes first and through pip, whose own index settings choose the wheel that fits the machine; uv then
 # resolves everything else around it.
@@ -31,7 +32,7 @@ lint: $(STAMP)
 	@$(BIN)/ruff check $(SOURCES)
 	@$(BIN)/ruff format --check --quiet $(SOURCES)
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 
 test: $(STAMP) lint
 	@$(BIN)/python -m pytest $(ARGS)

@@ -95,7 +95,6 @@ def evaluation_config(file: FlyteFile, *, model: Path, dataset: Path, name: str,
 # What a supervised run takes over from the RL run's file: everything that describes the model and its numerics.
 _SHARED = (
     "bf16",
-    "fp16",
     "max_tokens_per_gpu",
     "tensor_model_parallel_size",
     "sequence_parallel",

@@ -13,6 +13,7 @@ import pytest
 
 import relax_engine
 from relax_engine.config.fields import all_fields
+from relax_engine.config.rules.accepted import HARMLESS, MISSING, REFUSED
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("relax_engine", "data_prep", "tasks", "workflows", "examples")
@@ -64,6 +65,19 @@ def test_flags_that_the_code_reads_exist() -> None:
         if name not in all_fields() and not name.startswith(("sglang_", "router_"))
     }
     assert unknown == set()
+
+
+def test_every_flag_has_a_reader_or_says_that_it_has_none() -> None:
+    """A field is read outside the configuration, or the doctor tells whoever sets it that it has no effect.
+
+    Fields that only feed other fields or rules are listed here.
+    """
+    inside = {"custom_config_path", "experiment_name", "tb_experiment_name", "use_dynamic_batch_size"}
+    inside |= {"gamma", "lambd", "multimodal_keys", "pipeline_model_parallel_size", "context_parallel_size"}
+    text = "\n".join(path.read_text() for path in sources() if "config" not in path.relative_to(ROOT).parts)
+    words = set(re.findall(r"\w+", text))
+    unread = {name for name in all_fields() if name not in words} - inside
+    assert unread == {*HARMLESS, *MISSING, *REFUSED}
 
 
 @pytest.mark.parametrize("name", [name for name in relax_engine.__all__ if name != "__version__"])

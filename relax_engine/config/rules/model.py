@@ -76,13 +76,6 @@ def sequence_parallel_needs_tensor_parallel(config: RunConfig, report: Reporter)
 
 
 @rule
-def one_number_format(config: RunConfig, report: Reporter) -> Findings:
-    """Training has one number format."""
-    if config.model.bf16 and config.model.fp16:
-        yield report.error("bf16 fp16", "two number formats", "keep one of them")
-
-
-@rule
 def recompute_is_complete(config: RunConfig, report: Reporter) -> Findings:
     """Full recomputation says how and how many layers; selective says neither."""
     model = config.model

@@ -65,11 +65,3 @@ def _module_exists(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
         return False
-
-
-@rule
-def trackers_are_installed(config: RunConfig, report: Reporter) -> Findings:
-    """A tracker that was asked for can be imported."""
-    for name, module in (("use_wandb", "wandb"), ("use_clearml", "clearml")):
-        if getattr(config.logging, name) and not _module_exists(module):
-            yield report.error(name, f"the package {module} is not installed", f"pip install {module}, or leave it out")

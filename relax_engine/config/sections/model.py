@@ -14,13 +14,10 @@ class Model(Section):
     """Hugging Face directory: architecture (`config.json`), tokenizer and initial weights."""
 
     megatron_to_hf_mode: Literal["raw", "bridge"] = "raw"
-    """Kept for existing scripts: both values use the built-in conversion, which streams tensor by tensor."""
+    """Conversion of weights; accepted without effect, both values use the built-in one, tensor by tensor."""
 
     bf16: bool = False
     """Train in bfloat16 with float32 master weights; without it in float32."""
-
-    fp16: bool = False
-    """Train in float16 with float32 master weights and dynamic loss scaling; excludes `--bf16`."""
 
     seed: int = flag(1234, ge=0)
     """Seed of model initialisation and dropout."""
@@ -32,10 +29,10 @@ class Model(Section):
     """Dropout of hidden states; reinforcement learning needs 0."""
 
     attention_softmax_in_fp32: bool = False
-    """Compute the attention softmax in float32."""
+    """Compute the attention softmax in float32; accepted without effect, kernels always do."""
 
     attention_backend: Literal["auto", "flash", "fused", "unfused", "local"] = "auto"
-    """Attention kernel on CUDA; on CPU the PyTorch kernel is used whatever is chosen."""
+    """Attention kernel; accepted without effect, the backend chooses the one that fits the device."""
 
     recompute_granularity: Literal["full", "selective"] | None = None
     """Recompute activations in the backward pass: whole layers (`full`) or attention only (`selective`)."""

@@ -47,13 +47,13 @@ class Optimizer(Section):
     """Shard optimizer state over data-parallel ranks."""
 
     accumulate_allreduce_grads_in_fp32: bool = False
-    """Accumulate and reduce gradients in float32."""
+    """Accumulate and reduce gradients in float32; accepted without effect, it is always done."""
 
     optimizer_cpu_offload: bool = False
-    """Keep optimizer state in CPU memory; on CPU it always is."""
+    """Keep optimizer state in CPU memory; accepted without effect."""
 
     overlap_cpu_optimizer_d2h_h2d: bool = False
-    """Overlap the copies of an offloaded optimizer with computation; accepted without effect on CPU."""
+    """Overlap the copies of an offloaded optimizer with computation; accepted without effect."""
 
     use_precision_aware_optimizer: bool = False
-    """Keep optimizer state in lower precision on CUDA; accepted without effect on CPU, where it is float32."""
+    """Keep optimizer state in lower precision; accepted without effect, it is float32."""

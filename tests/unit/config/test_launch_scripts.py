@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from relax_engine.config import parse_args
+from relax_engine.config.doctor import check
 
 SCRIPT = """
     --hf-checkpoint {model} --ref-load {model} --megatron-to-hf-mode bridge
@@ -77,6 +79,23 @@ def test_async_script() -> None:
     assert reference.flat.log_probs_max_tokens_per_gpu == 16384
     assert not reference.flat.sequence_parallel
     assert reference.flat.only_load_weight
+
+
+@pytest.mark.parametrize(("mode", "notes"), [(SYNC, {"colocate_is_on_policy"}), (ASYNC, set())])
+def test_scripts_pass_the_doctor_on_files_that_exist(mode: str, notes: set[str], run_files: Any) -> None:
+    """Once the placeholders are filled in, for a text model whose engines take one device each."""
+    config = parse_args(shlex.split(mode + SCRIPT)).replace(
+        hf_checkpoint=str(run_files.model),
+        ref_load=str(run_files.model),
+        prompt_data=[str(run_files.train)],
+        eval_prompt_data={"aime": [str(run_files.test)]},
+        custom_rm_path="json.loads",
+        multimodal_keys={},
+        rollout_num_gpus_per_engine=1,
+    )
+    findings = check(config)
+    assert [str(finding) for finding in findings if finding.severity == "error"] == []
+    assert {finding.rule for finding in findings} == {"convenience_is_missing", "accepted_without_effect"} | notes
 
 
 def test_remaining_flags_of_the_guides(tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""Flags of existing scripts that this engine takes without acting on them, so that nothing is ignored in silence.
+
+What lives here: the list, and what is said about each. A test holds that every other field is read somewhere.
+"""
+
+from __future__ import annotations
+
+from relax_engine.config.fields import all_fields
+from relax_engine.config.rules.base import Findings, Reporter, rule
+from relax_engine.config.run_config import RunConfig
+
+HARMLESS: dict[str, str] = {
+    "megatron_to_hf_mode": "weights are always converted by the built-in mapping",
+    "attention_backend": "the backend chooses the attention kernel",
+    "attention_softmax_in_fp32": "attention kernels accumulate the softmax in float32 anyway",
+    "accumulate_allreduce_grads_in_fp32": "gradients are accumulated in float32 anyway",
+    "optimizer_cpu_offload": "optimizer state stays with the parameters",
+    "overlap_cpu_optimizer_d2h_h2d": "there is no offloaded optimizer",
+    "use_precision_aware_optimizer": "optimizer state is float32",
+    "expert_tensor_parallel_size": "the model has no experts",
+    "router_args": "rollouts address each engine directly",
+    "tb_project_name": "there is no tracker to name the project in",
+}
+"""Flags whose result is the same without them: one note."""
+
+MISSING: dict[str, str] = {
+    "use_tensorboard": "metrics go to metrics.jsonl in --run-dir",
+    "use_wandb": "metrics go to metrics.jsonl in --run-dir",
+    "use_clearml": "metrics go to metrics.jsonl in --run-dir",
+    "use_metrics_service": "metrics go to metrics.jsonl in --run-dir",
+    "use_health_check": "a role that fails or falls silent ends the run with an error",
+    "use_fault_tolerance": "a failed role ends the run; started again with --load it goes on from the last checkpoint",
+}
+"""Conveniences that are not there: one warning."""
+
+REFUSED: dict[str, str] = {
+    "rollout_engine": "only the local engine is launched; leave the flag out",
+    "rollout_num_gpus_per_engine": "an engine runs on one device; use 1",
+    "custom_generate_function_path": "responses are sampled by the built-in single-turn generation; leave the flag out",
+}
+"""Flags without which the run would be another one: an error each."""
+
+
+@rule
+def accepted_without_effect(config: RunConfig, report: Reporter) -> Findings:
+    """Name the harmless flags in one note."""
+    given = _changed(config, HARMLESS)
+    if given:
+        reasons = "; ".join(dict.fromkeys(HARMLESS[name] for name in given))
+        yield report.note(" ".join(given), f"accepted, and without effect here: {reasons}")
+
+
+@rule
+def convenience_is_missing(config: RunConfig, report: Reporter) -> Findings:
+    """Name the missing conveniences in one warning."""
+    given = _changed(config, MISSING)
+    if given:
+        reasons = "; ".join(dict.fromkeys(MISSING[name] for name in given))
+        yield report.warning(" ".join(given), f"accepted, but not offered: {reasons}", "leave them out")
+
+
+@rule
+def would_change_the_run(config: RunConfig, report: Reporter) -> Findings:
+    """Refuse flags whose absence changes what is trained."""
+    for name in _changed(config, REFUSED):
+        message, _, fix = REFUSED[name].partition("; ")
+        yield report.error(name, message, fix)
+
+
+def _changed(config: RunConfig, names: dict[str, str]) -> list[str]:
+    """The fields among `names` that were given a value other than the default."""
+    given = config.explicit()
+    return [name for name in names if name in given and given[name] != all_fields()[name].default]
