@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import uuid
@@ -11,6 +12,8 @@ from relax_engine.lineage.backend import Backend
 from relax_engine.lineage.errors import CorruptArtifactError
 from relax_engine.lineage.hashing import list_files, sha256_file
 from relax_engine.lineage.manifest import Artifact, FileEntry
+
+_SWAP_ATTEMPTS = 8
 
 
 def blob_key(sha256: str) -> str:
@@ -76,14 +79,17 @@ def _place_file(backend: Backend, artifact: Artifact, entry: FileEntry, destinat
 
 
 def _swap_in(staged: Path, place: Path, artifact: Artifact) -> None:
-    """Rename into place; when another process was first, keep its copy if intact."""
-    while True:
+    """Rename into place; where another process was first, keep its copy if intact, else set it aside."""
+    for attempt in range(_SWAP_ATTEMPTS):
         try:
             os.rename(staged, place)
             return
         except OSError:
             if _is_intact(place, artifact):
                 return
-            broken = staged.with_name(f".{artifact.short_digest}.{uuid.uuid4().hex}")
+            if attempt + 1 == _SWAP_ATTEMPTS:
+                raise
+        broken = staged.with_name(f".{artifact.short_digest}.{uuid.uuid4().hex}")
+        with contextlib.suppress(FileNotFoundError):
             os.rename(place, broken)
-            shutil.rmtree(broken, ignore_errors=True)
+        shutil.rmtree(broken, ignore_errors=True)
