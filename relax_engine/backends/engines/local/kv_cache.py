@@ -19,8 +19,8 @@ NEGATIVE = float("-inf")
 
 
 def padded_columns(columns: int) -> int:
-    """The smallest stride >= `columns` that is 16 modulo 64: powers of two would collide in the CPU's cache sets."""
-    return (max(columns, 16) + 47) // 64 * 64 + 16
+    """The smallest stride >= `columns` that is 16 modulo 32: powers of two would collide in the CPU's cache sets."""
+    return (max(columns, 16) + 15) // 32 * 32 + 16
 
 
 class KVCache:
@@ -75,7 +75,7 @@ class KVCache:
         self.keys = [self._pools[i][:used].view(rows, kv, dim, columns) for i in range(layers)]
         self.values = [self._pools[layers + i][:used].view(rows, kv, columns, dim) for i in range(layers)]
         self.rows, self.columns = rows, columns
-        self.bias = torch.full((rows * kv, 1, columns), NEGATIVE, device=self.device)
+        self.bias = torch.full((rows * kv, 1, columns), NEGATIVE, dtype=self.dtype, device=self.device)
         self.out_tokens = torch.zeros(rows, columns, dtype=torch.int64, device=self.device)
         self.out_log_probs = torch.zeros(rows, columns, dtype=torch.float32, device=self.device)
 

@@ -1,0 +1,63 @@
+"""The engine's numbers against a fresh Hugging Face forward pass."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_models import CONTEXT, Reference, prompts
+
+from relax_engine.backends.engines.client import EngineClient
+from relax_engine.backends.engines.launch import EngineProcess, launch_engine
+
+TEMPERATURES = (0.5, 1.0, 1.3)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kind", ["qwen3", "qwen2", "llama"])
+async def test_log_probs_and_greedy_equal_hugging_face(model_of: Callable[..., Path], kind: str, tied: bool) -> None:
+    directory = model_of(kind, tied)
+    reference = Reference(directory)
+    batch = prompts(6, seed=1)
+    params = [
+        {"temperature": TEMPERATURES[i % 3], "n": 2, "max_new_tokens": 24, "ignore_eos": True, "sampling_seed": i}
+        for i in range(6)
+    ]
+    with launch_engine(directory, max_total_tokens=8000) as process:
+        async with EngineClient(process.url) as client:
+            sampled = await client.generate_batch(batch, params)
+            greedy = await client.generate_batch(batch, {"temperature": 0, "max_new_tokens": 24, "ignore_eos": True})
+            scored = await client.score(batch)
+    for index, output in enumerate(sampled):
+        prompt, temperature = batch[index // 2], params[index // 2]["temperature"]
+        assert len(output.output_ids) == 24
+        expected = reference.log_probs(prompt, output.output_ids.tolist(), temperature)
+        assert np.abs(expected - output.log_probs).max() < 1e-4
+        assert output.cached_tokens == (len(prompt) if index % 2 else 0)
+    for prompt, output, scores in zip(batch, greedy, scored, strict=True):
+        assert output.output_ids.tolist() == reference.greedy(prompt, 24)
+        assert np.abs(reference.log_probs(prompt, output.output_ids.tolist(), 1.0) - output.log_probs).max() < 1e-4
+        assert np.abs(reference.log_probs(prompt[:1], prompt[1:], 1.0) - scores).max() < 1e-4
+
+
+async def test_long_prompts_are_computed_in_chunks(engine: EngineProcess, reference: Reference) -> None:
+    batch = prompts(30, seed=2, low=200, high=CONTEXT - 4)
+    async with EngineClient(engine.url) as client:
+        outputs = await client.generate_batch(batch, {"max_new_tokens": 4, "ignore_eos": True, "sampling_seed": 3})
+        scored = await client.score([[*batch[0], 7, 8, 9, 10][:CONTEXT]])
+    for prompt, output in list(zip(batch, outputs, strict=True))[::5]:
+        expected = reference.log_probs(prompt, output.output_ids.tolist(), 1.0)
+        assert np.abs(expected - output.log_probs).max() < 1e-4
+    sequence = [*batch[0], 7, 8, 9, 10][:CONTEXT]
+    assert np.abs(reference.log_probs(sequence[:1], sequence[1:], 1.0) - scored[0]).max() < 1e-4
+
+
+async def test_bfloat16_stays_close(qwen3: Path, reference: Reference) -> None:
+    batch = prompts(4, seed=5)
+    with launch_engine(qwen3, dtype="bfloat16", max_total_tokens=8000) as process:
+        async with EngineClient(process.url) as client:
+            outputs = await client.generate_batch(batch, {"max_new_tokens": 16, "ignore_eos": True, "sampling_seed": 1})
+    for prompt, output in zip(batch, outputs, strict=True):
+        expected = reference.log_probs(prompt, output.output_ids.tolist(), 1.0)
+        # Eight bits of mantissa through three layers of weights of order 0.15.
+        assert np.abs(expected - output.log_probs).mean() < 0.1
