@@ -1,9 +1,9 @@
 """The layer specification: Megatron's layers with our norm and core attention plugged in.
 
-What lives here: the two modules that Megatron's plain (non Transformer Engine) layers lack, given to
-it through its own extension point, `ModuleSpec`. `RMSNorm` allows sequence parallelism;
-`PackedAttention` takes packed sequences (THD) and applies RoPE itself. What does not: the rest of the
-transformer layer, which is Megatron's.
+What lives here: the modules that Megatron's plain (non Transformer Engine) layers lack, given to it
+through its own extension point, `ModuleSpec`. `RMSNorm` allows sequence parallelism; `PackedAttention`
+takes packed sequences (THD) and applies RoPE itself; `SwiGluMlp` saves memory passes. What does not:
+the rest of the transformer layer, which is Megatron's.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import torch.nn.functional as F
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer import ModuleSpec, TransformerConfig
+from megatron.core.transformer.mlp import MLP
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from torch import Tensor
 
+from relax_engine.backends.megatron.fused import rms_norm, swiglu
 from relax_engine.backends.megatron.packing import Bucket, Packing
 from relax_engine.backends.megatron.rope import RotaryTable, rotate
 
@@ -146,7 +148,7 @@ class PackedAttention(MegatronModule):
 
 
 class RMSNorm(torch.nn.Module):
-    """Root-mean-square norm over the last dimension, computed in float32 (arXiv 1910.07467).
+    """Root-mean-square norm over the last dimension.
 
     Under sequence parallelism each rank sees its share of the tokens, so the weight is marked for
     Megatron's gradient all-reduce over tensor-parallel ranks.
@@ -159,8 +161,17 @@ class RMSNorm(torch.nn.Module):
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x / sqrt(mean(x^2) + eps) * weight`, of `x`'s shape and dtype."""
-        return F.rms_norm(x.float(), (x.shape[-1],), None, self.eps).to(x.dtype) * self.weight
+        """The normalised `x`, of its shape and dtype."""
+        return rms_norm(x, self.weight, self.eps)
+
+
+class SwiGluMlp(MLP):
+    """Megatron's MLP without biases, its activation computed by `swiglu`."""
+
+    def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
+        """`[tokens, 1, hidden]` to the same shape; no bias is left to add."""
+        gate_up, _ = self.linear_fc1(hidden_states)
+        return self.linear_fc2(swiglu(gate_up))[0], None
 
 
 def block_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
@@ -172,4 +183,5 @@ def block_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
     attention.core_attention = PackedAttention
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
+    submodules.mlp.module = SwiGluMlp
     return TransformerBlockSubmodules(layer_specs=[layer] * config.num_layers, layer_norm=RMSNorm)

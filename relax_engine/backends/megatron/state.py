@@ -28,6 +28,8 @@ from megatron.core.dist_checkpointing.strategies import torch as torch_strategy
 from megatron.core.optimizer import MegatronOptimizer
 from torch import Tensor
 
+from relax_engine.checkpoint.dcp_writer import ReproducibleWriter
+
 Plain = Any
 _SHARDING = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
 
@@ -58,7 +60,7 @@ class InProcessSaveStrategy(torch_strategy.TorchDistSaveShardedStrategy):
         )
         dcp.save(
             torch_strategy.mcore_to_pyt_state_dict(state, False),
-            storage_writer=dcp.FileSystemWriter(checkpoint_dir),
+            storage_writer=ReproducibleWriter(checkpoint_dir),
             planner=torch_strategy.MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False),
         )
 
