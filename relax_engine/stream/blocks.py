@@ -1,4 +1,4 @@
-"""Reading and writing blocks: the client's side of the storage units."""
+"""Reading and writing stored objects: the client's side of the storage units."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
 
 from relax_engine.stream.columns import ColumnBatch
-from relax_engine.stream.delivery import Block, Delivery
+from relax_engine.stream.delivery import Block, Delivery, Stored
 from relax_engine.stream.errors import BlockLostError, StreamTimeoutError
 from relax_engine.stream.payload import Payload, pack
 from relax_engine.stream.rpc import settle
@@ -28,36 +28,46 @@ class BlockStore:
         self._units = list(units)
         self._prefix = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
+        self._recent: tuple[str, list[Payload]] | None = None
 
-    def write(self, partition: str, batch: ColumnBatch) -> tuple[Block, ray.ObjectRef]:
-        """Put a batch into the object store and ask a unit to hold it; returns the block and the unit's answer."""
+    def write(self, partition: str, batches: Sequence[ColumnBatch]) -> tuple[Stored, ray.ObjectRef]:
+        """Put batches into the object store as one object that a unit holds; returns it and the unit's answer."""
         number = next(self._numbers)
         unit = number % len(self._units)
-        ref = ray.put(pack(batch))
-        block = Block(f"{self._prefix}-{number}", unit, batch.num_rows, batch.nbytes, ref)
-        return block, self._units[unit].hold.remote(block.key, partition, [ref], ref)
+        ref = ray.put(pack(batches))
+        stored = Stored(f"{self._prefix}-{number}", unit, ref)
+        return stored, self._units[unit].hold.remote(stored.key, partition, [ref], ref)
 
     def read(self, delivery: Delivery, deadline_s: float) -> dict[str, Payload]:
-        """The delivery's blocks, mapped from shared memory.
+        """The delivery's blocks, mapped from shared memory; the object read last is kept mapped.
 
         Raises:
             BlockLostError: a block is gone with its producer and its storage unit.
             StreamTimeoutError: the object store did not answer in time.
         """
         end = time.monotonic() + deadline_s
-        blocks = list(delivery.blocks.values())
-        try:
-            payloads = ray.get([block.ref for block in blocks], timeout=deadline_s)
-            return {block.key: payload for block, payload in zip(blocks, payloads, strict=True)}
-        except ObjectLostError:
-            return {block.key: self._recover(delivery, block, end) for block in blocks}
-        except GetTimeoutError as error:
-            raise StreamTimeoutError(
-                f"{len(blocks)} blocks of partition {delivery.partition!r} were not readable within {deadline_s:.1f} s"
-            ) from error
+        found: dict[str, list[Payload]] = dict([self._recent] if self._recent else [])
+        absent = {block.stored: block for block in delivery.blocks.values() if block.stored not in found}
+        if absent:
+            try:
+                objects = ray.get([block.ref for block in absent.values()], timeout=deadline_s)
+                found.update(zip(absent, objects, strict=True))
+            except ObjectLostError:
+                found.update({key: self._recover(delivery.partition, block, end) for key, block in absent.items()})
+            except GetTimeoutError as error:
+                raise StreamTimeoutError(
+                    f"{len(absent)} objects of partition {delivery.partition!r} were not readable "
+                    f"within {deadline_s:.1f} s"
+                ) from error
+            self._recent = next(reversed(found.items()))
+        return {key: found[block.stored][block.part] for key, block in delivery.blocks.items()}
 
-    def _recover(self, delivery: Delivery, block: Block, end: float) -> Payload:
-        """Read one block, from its storage unit if its producer is gone."""
+    def forget(self) -> None:
+        """Unmap the object read last."""
+        self._recent = None
+
+    def _recover(self, partition: str, block: Block, end: float) -> list[Payload]:
+        """Read one object, from its storage unit if its producer is gone."""
         try:
             return ray.get(block.ref, timeout=max(0.0, end - time.monotonic()))
         except ObjectLostError as error:
@@ -65,33 +75,33 @@ class BlockStore:
         try:
             refs = self._republish(block, end)
             if refs:
-                self._controller.moved.remote(delivery.partition, block.key, refs)
+                self._controller.moved.remote(partition, block.stored, refs)
                 return ray.get(refs[0], timeout=max(0.0, end - time.monotonic()))
         except (RayActorError, ObjectLostError) as error:
             reason = error
         left = max(1.0, end - time.monotonic())
-        rows = settle(self._controller.lost.remote(delivery.partition, block.key), left, "report a lost block")
+        rows = settle(self._controller.lost.remote(partition, block.stored), left, "report a lost block")
         raise BlockLostError(
-            f"rows {describe(rows)} of partition {delivery.partition!r} are lost: block {block.key} died with its "
+            f"rows {describe(rows)} of partition {partition!r} are lost: object {block.stored} died with its "
             f"producer and storage unit {block.unit} ({type(reason).__name__}); put the rows again with put_columns"
         ) from reason
 
     def _republish(self, block: Block, end: float) -> list[ray.ObjectRef]:
-        """The unit's own reference to the block, waiting while the unit is being restarted."""
+        """The unit's own reference to the object, waiting while the unit is being restarted."""
         while True:
             left = end - time.monotonic()
             try:
-                return ray.get(self._units[block.unit].republish.remote(block.key), timeout=max(0.0, left))
+                return ray.get(self._units[block.unit].republish.remote(block.stored), timeout=max(0.0, left))
             except ActorUnavailableError:
                 if left < _RETRY_S:
                     raise
                 time.sleep(_RETRY_S)
             except GetTimeoutError as error:
-                raise StreamTimeoutError(f"storage unit {block.unit} did not answer for block {block.key}") from error
+                raise StreamTimeoutError(f"storage unit {block.unit} did not answer for {block.stored}") from error
 
 
 def unit_failure(held: ray.ObjectRef) -> BaseException | None:
-    """The error of a storage unit that could not hold a block, None if it did (or has not answered)."""
+    """The error of a storage unit that could not hold an object, None if it did (or has not answered)."""
     try:
         ray.get(held, timeout=0)
     except GetTimeoutError:

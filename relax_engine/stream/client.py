@@ -6,8 +6,11 @@ A client is a handle: it may be passed to any Ray task or actor. Every call has 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,9 +19,10 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from relax_engine.stream.blocks import BlockStore, unit_failure
 from relax_engine.stream.columns import ColumnBatch
-from relax_engine.stream.delivery import Delivery, PartitionInfo, RowGroups, StreamStats
+from relax_engine.stream.delivery import Delivery, PartitionInfo, PutItem, RowGroups, Stored, StreamStats
 from relax_engine.stream.errors import StreamUnavailableError
 from relax_engine.stream.ledger import Outcome
+from relax_engine.stream.outbox import Outbox, PendingPut
 from relax_engine.stream.payload import assemble, row_groups, version_range
 from relax_engine.stream.rpc import asettle, server_wait, settle
 from relax_engine.stream.spans import Spans, as_spans
@@ -28,51 +32,6 @@ _WAIT_S = 600.0
 _RETRY_S = 0.2
 
 
-class PendingPut:
-    """A put on its way; `rows` waits for the acknowledgement. Not acknowledged means not promised."""
-
-    def __init__(self, client: StreamClient, partition: str, batch: ColumnBatch, args: tuple[Any, ...], wait_s: float):
-        self._client, self._partition, self._batch, self._args = client, partition, batch, args
-        self._end = time.monotonic() + wait_s
-        self._attempt()
-
-    def _attempt(self) -> None:
-        self._answer, self._held = self._client._send_put(self._partition, self._batch, self._args, self.left)
-
-    @property
-    def left(self) -> float:
-        """Seconds to the deadline."""
-        return max(0.0, self._end - time.monotonic())
-
-    def rows(self) -> range:
-        """The rows' numbers in their partition, once they are stored and visible.
-
-        A storage unit that dies meanwhile is replaced by the next one; the put's token keeps the
-        repetition from storing rows twice.
-        """
-        while True:
-            try:
-                return settle(self._answer, self.left, f"put into {self._partition!r}")
-            except (StreamUnavailableError, RayActorError, RayTaskError) as error:
-                self._require_unit_failure(error)
-            time.sleep(_RETRY_S)
-            self._attempt()
-
-    async def arows(self) -> range:
-        """`rows` for asyncio callers."""
-        while True:
-            try:
-                return await asettle(self._answer, self.left, f"put into {self._partition!r}")
-            except (StreamUnavailableError, RayActorError, RayTaskError) as error:
-                self._require_unit_failure(error)
-            await asyncio.sleep(_RETRY_S)
-            self._attempt()
-
-    def _require_unit_failure(self, error: Exception) -> None:
-        if self.left < _RETRY_S or unit_failure(self._held) is None:
-            raise error
-
-
 class StreamClient:
     """Access to one stream; `start_stream` and `connect_stream` make clients."""
 
@@ -80,6 +39,9 @@ class StreamClient:
         self._controller = controller
         self._units = list(units)
         self._blocks = BlockStore(controller, units)
+        self._outbox = Outbox(self._send)
+        self._name = uuid.uuid4().hex[:12]
+        self._numbers = itertools.count()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StreamClient, (self._controller, self._units)
@@ -118,11 +80,23 @@ class StreamClient:
         token: str | None = None,
         deadline_s: float = _WAIT_S,
     ) -> PendingPut:
-        """Start a put; its rows are promised only when `rows()` of the result has returned."""
+        """Start a put; its rows are promised only when `rows()` of the result has returned.
+
+        Puts of one client become visible in the order of the calls. Those that come while an
+        earlier one is being stored travel together (`outbox.py`).
+        """
         if batch.num_rows == 0:
             raise ValueError(f"put into {partition!r}: the batch has no rows")
-        args = (tuple(batch), row_groups(batch) if groups is None else groups, token, version_range(batch))
-        return PendingPut(self, partition, batch, args, deadline_s)
+        item = PutItem(
+            batch.num_rows,
+            batch.nbytes,
+            tuple(batch),
+            row_groups(batch) if groups is None else groups,
+            token or f"{self._name}-{next(self._numbers)}",
+            version_range(batch),
+            server_wait(deadline_s),
+        )
+        return self._outbox.submit(PendingPut(partition, batch, item, time.monotonic() + deadline_s))
 
     async def aput(
         self,
@@ -133,18 +107,42 @@ class StreamClient:
         token: str | None = None,
         deadline_s: float = _WAIT_S,
     ) -> range:
-        """`put` for asyncio callers."""
-        return await self.put_nowait(partition, batch, groups=groups, token=token, deadline_s=deadline_s).arows()
+        """`put` for asyncio callers; concurrent puts share their messages."""
+        start = asyncio.to_thread(self.put_nowait, partition, batch, groups=groups, token=token, deadline_s=deadline_s)
+        return await (await start).arows()
 
-    def _send_put(
-        self, partition: str, batch: ColumnBatch, args: tuple[Any, ...], wait_s: float
-    ) -> tuple[ray.ObjectRef, ray.ObjectRef]:
-        columns, groups, token, versions = args
-        block, held = self._blocks.write(partition, batch)
-        answer: ray.ObjectRef = self._controller.put.remote(
-            held, partition, block, columns, groups, token or block.key, versions, server_wait(wait_s)
+    def _send(self, puts: Sequence[PendingPut]) -> list[range | Exception]:
+        """Store puts of one partition together.
+
+        A storage unit that dies meanwhile is replaced by the next one; the tokens keep the
+        repetition from storing rows twice.
+        """
+        partition = puts[0].partition
+        items = [dataclasses.replace(put.item, wait_s=server_wait(put.left)) for put in puts]
+        return self._store(
+            partition,
+            [put.batch for put in puts],
+            lambda held, stored: self._controller.put.remote(held, partition, stored, items),
+            max(put.end for put in puts),
         )
-        return answer, held
+
+    def _store(
+        self,
+        partition: str,
+        batches: Sequence[ColumnBatch],
+        announce: Callable[[ray.ObjectRef, Stored], ray.ObjectRef],
+        end: float,
+    ) -> Any:
+        """Write batches, have them held and announced; again with the next unit while units die."""
+        while True:
+            stored, held = self._blocks.write(partition, batches)
+            answer = announce(held, stored)
+            try:
+                return settle(answer, max(0.0, end - time.monotonic()), f"put into {partition!r}")
+            except (StreamUnavailableError, RayActorError, RayTaskError):
+                if end - time.monotonic() < _RETRY_S or unit_failure(held) is None:
+                    raise
+            time.sleep(_RETRY_S)
 
     def seal(self, partition: str, *, meta: Mapping[str, Any] | None = None, deadline_s: float = _CALL_S) -> int:
         """Close a partition (`is_last`); returns its number of rows. `meta` is for its readers: small, plain data."""
@@ -187,8 +185,8 @@ class StreamClient:
             StreamTimeoutError: names task, partition, rows that lack columns, missing groups and
                 their engines.
         """
-        args = (task, partition, seq, tuple(columns), max_rows, min_rows, whole_groups, commit, server_wait(deadline_s))
-        return self._ask("take", *args, deadline_s=deadline_s)
+        args = (task, partition, seq, tuple(columns), max_rows, min_rows, whole_groups, commit)
+        return self._ask("take", *args, 1, server_wait(deadline_s), deadline_s=deadline_s)[0]
 
     async def atake(
         self,
@@ -204,8 +202,9 @@ class StreamClient:
         deadline_s: float = _WAIT_S,
     ) -> Delivery:
         """`take` for asyncio callers."""
-        args = (task, partition, seq, tuple(columns), max_rows, min_rows, whole_groups, commit, server_wait(deadline_s))
-        return await asettle(self._controller.take.remote(*args), deadline_s, f"take from {partition!r}")
+        args = (task, partition, seq, tuple(columns), max_rows, min_rows, whole_groups, commit)
+        answer: ray.ObjectRef = self._controller.take.remote(*args, 1, server_wait(deadline_s))
+        return (await asettle(answer, deadline_s, f"take from {partition!r}"))[0]
 
     def fetch(
         self, delivery: Delivery, columns: Sequence[str] | None = None, *, deadline_s: float = _WAIT_S
@@ -236,35 +235,25 @@ class StreamClient:
         *,
         min_rows: int | None = None,
         whole_groups: bool = True,
+        ahead: int = 1,
         deadline_s: float = _WAIT_S,
     ) -> Iterator[tuple[Delivery, ColumnBatch]]:
-        """All deliveries behind the task's last commit, each committed when the next one is asked for.
+        """All deliveries behind the task's last commit, each committed once the caller has asked for the next.
 
-        The next delivery is requested while the caller works on the current one.
+        One request brings up to `ahead` deliveries if they are ready, and commits those before it;
+        a restart repeats what was not committed, so `ahead` is the most that may be repeated.
         """
         seq = self.committed(task, partition) + 1
-        answer: ray.ObjectRef | None = None
-        done: int | None = None
         while True:
-            if answer is None:
-                answer = self._take_later(
-                    task, partition, seq, columns, max_rows, min_rows, whole_groups, done, deadline_s
-                )
-            delivery = settle(answer, deadline_s, f"take from {partition!r}")
-            if delivery.end:
-                if seq > 0:
-                    self.commit(task, partition, seq - 1)
-                return
-            batch = self.fetch(delivery, deadline_s=deadline_s)
-            answer = self._take_later(
-                task, partition, seq + 1, columns, max_rows, min_rows, whole_groups, done, deadline_s
-            )
-            yield delivery, batch
-            done, seq = seq, seq + 1
-
-    def _take_later(self, *args: Any) -> ray.ObjectRef:
-        *call, deadline_s = args
-        return self._controller.take.remote(*call, server_wait(deadline_s))
+            args = (task, partition, seq, tuple(columns), max_rows, min_rows, whole_groups, seq - 1 if seq else None)
+            found = self._ask("take", *args, ahead, server_wait(deadline_s), deadline_s=deadline_s)
+            for delivery in found:
+                if delivery.end:
+                    if delivery.seq > seq:
+                        self.commit(task, partition, delivery.seq - 1)
+                    return
+                yield delivery, self.fetch(delivery, deadline_s=deadline_s)
+            seq += len(found)
 
     def commit(self, task: str, partition: str, seq: int, *, deadline_s: float = _CALL_S) -> None:
         """The task is done with its deliveries up to `seq`; after a restart it continues behind them."""
@@ -297,16 +286,13 @@ class StreamClient:
         rows are already counted, and waiting here could stop the consumer that frees it.
         """
         spans = rows.spans if isinstance(rows, Delivery) else as_spans(rows)
-        end = time.monotonic() + deadline_s
-        while True:
-            block, held = self._blocks.write(partition, batch)
-            args = (held, partition, spans, block, tuple(batch), task, seq)
-            try:
-                return self._ask("put_columns", *args, deadline_s=max(0.0, end - time.monotonic()))
-            except (StreamUnavailableError, RayActorError, RayTaskError):
-                if end - time.monotonic() < _RETRY_S or unit_failure(held) is None:
-                    raise
-            time.sleep(_RETRY_S)
+        item = PutItem(batch.num_rows, batch.nbytes, tuple(batch), None, "", None, 0.0)
+        self._store(
+            partition,
+            [batch],
+            lambda held, stored: self._controller.put_columns.remote(held, partition, spans, stored, item, task, seq),
+            time.monotonic() + deadline_s,
+        )
 
     async def aput_columns(
         self,
@@ -336,6 +322,7 @@ class StreamClient:
 
         Its rows count as `outcome`, except `filtered` and `dropped_stale` of them.
         """
+        self._blocks.forget()
         return self._ask("drop", partition, outcome, filtered, dropped_stale, deadline_s=deadline_s)
 
     def stats(self, *, deadline_s: float = _CALL_S) -> StreamStats:

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import ray
 
 from relax_engine.rollout.admission import AdmissionGate
-from relax_engine.stream.delivery import Block, Delivery, PartitionInfo, RowGroups, StreamStats
-from relax_engine.stream.errors import StreamTimeoutError
+from relax_engine.stream.delivery import Block, Delivery, PartitionInfo, PutItem, Stored, StreamStats
+from relax_engine.stream.errors import StreamError, StreamTimeoutError
 from relax_engine.stream.ledger import Outcome, StreamLedger
 from relax_engine.stream.spans import Spans, describe
 
@@ -63,44 +63,47 @@ class StreamController:
         self,
         held: None,
         partition: str,
-        block: Block,
-        columns: Sequence[str],
-        groups: RowGroups | None,
-        token: str,
-        versions: tuple[int, int] | None,
-        wait_s: float,
-    ) -> range:
-        """Make a held block's rows visible, once per token, when the budget has room (first come, first served).
+        stored: Stored,
+        items: Sequence[PutItem],
+    ) -> list[range | Exception]:
+        """Make the batches of a held object visible, one after the other; a result or an error for each.
 
-        `held` is the storage unit's answer: Ray delays and fails this call with it, so a block
-        that is not held never becomes visible.
+        A batch becomes visible as a whole, once per token, when the budget has room (first come,
+        first served). `held` is the storage unit's answer: Ray delays and fails this call with
+        it, so what is not held never becomes visible.
         """
+        results: list[range | Exception] = []
+        kept = False
         start = time.monotonic()
-        try:
-            if not self._ledger.knows(partition, token) and (self._waiting_puts or not self._ledger.fits(block)):
-                await self._wait_for_room(partition, block, start, wait_s)
-            now = time.monotonic()
-            rows = self._ledger.put(partition, block, columns, groups, token=token, versions=versions, now=now)
-        except BaseException:
-            self._units[block.unit].discard.remote(block.key)
-            raise
-        if block.key not in self._ledger.live(partition).blocks:
-            self._units[block.unit].discard.remote(block.key)
-        self._notify()
-        return rows
+        for part, item in enumerate(items):
+            block = stored.block(part, item.rows, item.nbytes)
+            try:
+                if not self._ledger.knows(partition, item.token) and (
+                    self._waiting_puts or not self._ledger.fits(block)
+                ):
+                    await self._wait_for_room(partition, block, start, item.wait_s)
+                results.append(self._ledger.put(partition, block, item, now=time.monotonic()))
+                kept = kept or block.key in self._ledger.live(partition).blocks
+            except (StreamError, ValueError) as error:
+                results.append(error)
+            self._notify()
+        if not kept:
+            self._units[stored.unit].discard.remote(stored.key)
+        return results
 
     async def put_columns(
-        self, held: None, partition: str, rows: Spans, block: Block, columns: Sequence[str], task: str | None, seq: int
+        self, held: None, partition: str, rows: Spans, stored: Stored, item: PutItem, task: str | None, seq: int
     ) -> None:
         """Add columns and, with `task`, commit its delivery `seq` in the same step."""
         kept = False
+        block = stored.block(0, item.rows, item.nbytes)
         try:
-            kept = self._ledger.put_columns(partition, rows, block, columns)
+            kept = self._ledger.put_columns(partition, rows, block, item.columns)
             if task is not None:
                 self._ledger.live(partition).commit(task, seq)
         finally:
             if not kept:
-                self._units[block.unit].discard.remote(block.key)
+                self._units[stored.unit].discard.remote(stored.key)
             self._notify()
 
     async def seal(self, partition: str, meta: dict[str, Any]) -> int:
@@ -124,20 +127,30 @@ class StreamController:
         min_rows: int | None,
         whole_groups: bool,
         commit: int | None,
+        ahead: int,
         wait_s: float,
-    ) -> Delivery:
-        """The delivery (task, partition, seq); see `PartitionTable.select`."""
+    ) -> list[Delivery]:
+        """The delivery (task, partition, seq), see `PartitionTable.select`, and up to `ahead - 1` ready ones."""
         if commit is not None:
             self._ledger.live(partition).commit(task, commit)
 
-        def attempt() -> Delivery | None:
+        def attempt() -> list[Delivery] | None:
             table = self._ledger.find(partition)
-            if table is None:
-                return None
-            now = time.monotonic()
-            return table.select(
-                task, seq, columns, max_rows=max_rows, min_rows=min_rows, whole_groups=whole_groups, now=now
-            )
+            found: list[Delivery] = []
+            while table is not None and len(found) < ahead and not (found and found[-1].end):
+                delivery = table.select(
+                    task,
+                    seq + len(found),
+                    columns,
+                    max_rows=max_rows,
+                    min_rows=min_rows,
+                    whole_groups=whole_groups,
+                    now=time.monotonic(),
+                )
+                if delivery is None:
+                    break
+                found.append(delivery)
+            return found or None
 
         def explain(waited: float) -> str:
             what = self._ledger.explain_take(task, partition, seq, columns, time.monotonic())
@@ -246,13 +259,14 @@ class StreamController:
     # -- blocks ------------------------------------------------------------------------------
 
     async def moved(self, partition: str, key: str, refs: Sequence[ray.ObjectRef]) -> None:
-        """A storage unit republished a block whose producer is gone."""
+        """A storage unit republished a stored object whose producer is gone."""
         table = self._ledger.partitions.get(partition)
-        if table is not None and key in table.blocks:
-            table.blocks[key] = dataclasses.replace(table.blocks[key], ref=refs[0])
+        if table is not None:
+            for block in [block for block in table.blocks.values() if block.stored == key]:
+                table.blocks[block.key] = dataclasses.replace(block, ref=refs[0])
 
     async def lost(self, partition: str, key: str) -> Spans:
-        """A block is gone; returns the rows that must be put again."""
+        """A stored object is gone; returns the rows that must be put again."""
         if self._ledger.was_dropped(partition):
             return ()
         rows = self._ledger.lose(partition, key)
@@ -276,12 +290,12 @@ class StreamController:
 
     async def _hold_again(self, index: int) -> None:
         for table in list(self._ledger.partitions.values()):
-            blocks = [block for block in table.blocks.values() if block.unit == index]
-            calls = [self._units[index].hold.remote(b.key, table.name, [b.ref], b.ref) for b in blocks]
+            stored = {block.stored: block.ref for block in table.blocks.values() if block.unit == index}
+            calls = [self._units[index].hold.remote(key, table.name, [ref], ref) for key, ref in stored.items()]
             answers = await asyncio.gather(*calls, return_exceptions=True)
-            for block, answer in zip(blocks, answers, strict=True):
+            for key, answer in zip(stored, answers, strict=True):
                 if isinstance(answer, BaseException):
-                    rows = await self.lost(table.name, block.key)
+                    rows = await self.lost(table.name, key)
                     logger.error(
                         "partition %s: rows %s are lost with storage unit %d; put them again",
                         table.name,

@@ -14,13 +14,16 @@ from relax_engine.stream.spans import Spans, count
 class Block:
     """One batch in the object store: where it is kept and how large it is.
 
-    `unit` is the storage unit that pins it; `ref` is whatever the object store resolves.
+    It is part `part` of the stored object `stored`, which storage unit `unit` pins; `ref` is
+    whatever the object store resolves.
     """
 
     key: str
     unit: int
     rows: int
     nbytes: int
+    stored: str = ""
+    part: int = 0
     ref: Any = None
 
 
@@ -71,6 +74,32 @@ class RowGroups:
 
     indices: tuple[int, ...]
     sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PutItem:
+    """What the controller learns about one put; `wait_s` is how long it may wait for room."""
+
+    rows: int
+    nbytes: int
+    columns: tuple[str, ...]
+    groups: RowGroups | None
+    token: str
+    versions: tuple[int, int] | None
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An object that a storage unit holds: one or several batches of one partition."""
+
+    key: str
+    unit: int
+    ref: Any
+
+    def block(self, part: int, rows: int, nbytes: int) -> Block:
+        """One of its batches."""
+        return Block(f"{self.key}/{part}", self.unit, rows, nbytes, self.key, part, self.ref)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from relax_engine.rollout.admission import AdmissionGate
-from relax_engine.stream.delivery import Block, PartitionInfo, RowGroups, StreamStats
+from relax_engine.stream.delivery import Block, PartitionInfo, PutItem, StreamStats
 from relax_engine.stream.errors import BudgetError, PartitionDroppedError, StreamError
 from relax_engine.stream.spans import Spans, count
 from relax_engine.stream.table import PartitionTable
@@ -106,29 +106,19 @@ class StreamLedger:
         table = self.find(partition)
         return table is not None and table.knows(token)
 
-    def put(
-        self,
-        partition: str,
-        block: Block,
-        columns: Sequence[str],
-        groups: RowGroups | None,
-        *,
-        token: str | None,
-        versions: tuple[int, int] | None,
-        now: float,
-    ) -> range:
+    def put(self, partition: str, block: Block, item: PutItem, *, now: float) -> range:
         """Make the block's rows visible; all of them or none."""
         table = self.open(partition, now)
         before = table.rows
-        rows = table.add_rows(block, columns, groups, token=token, versions=versions)
+        rows = table.add_rows(block, item.columns, item.groups, token=item.token, versions=item.versions)
         if table.rows == before:
             self.duplicate_rows += block.rows
             return rows
         self.produced += block.rows
         self.rows += block.rows
         self.nbytes += block.nbytes
-        if self.gate is not None and groups is not None:
-            self.gate.arrived(groups.indices)
+        if self.gate is not None and item.groups is not None:
+            self.gate.arrived(item.groups.indices)
         return rows
 
     def put_columns(self, partition: str, rows: Spans, block: Block, columns: Sequence[str]) -> bool:
@@ -142,13 +132,12 @@ class StreamLedger:
         return kept
 
     def lose(self, partition: str, key: str) -> Spans:
-        """Forget a lost block; returns the rows that must be put again."""
+        """Forget a lost object; returns the rows that must be put again."""
         table = self.live(partition)
-        block = table.blocks.get(key)
+        before = table.nbytes
         rows = table.lose(key)
-        if block is not None:
-            self.nbytes -= block.nbytes
-            self.lost_rows += count(rows)
+        self.nbytes -= before - table.nbytes
+        self.lost_rows += count(rows)
         return rows
 
     def record(self, outcome: Outcome, samples: int, groups: Sequence[int] = ()) -> None:

@@ -12,9 +12,9 @@ from relax_engine.stream.delivery import Delivery, RowGroups
 Payload = dict[str, tuple[np.ndarray, np.ndarray | None]]
 
 
-def pack(batch: ColumnBatch) -> Payload:
-    """The block that goes into the object store: `{column: (values, offsets)}`, plain arrays only."""
-    return {name: (column.values, column.offsets) for name, column in batch.items()}
+def pack(batches: Sequence[ColumnBatch]) -> list[Payload]:
+    """What goes into the object store: per batch `{column: (values, offsets)}`, plain arrays only."""
+    return [{name: (column.values, column.offsets) for name, column in batch.items()} for batch in batches]
 
 
 def assemble(delivery: Delivery, blocks: Mapping[str, Payload], columns: Sequence[str] | None = None) -> ColumnBatch:

@@ -26,13 +26,13 @@ class StorageUnit:
 
     def __init__(self) -> None:
         self._incarnation = uuid.uuid4().hex
-        self._held: dict[str, tuple[str, Payload, ray.ObjectRef]] = {}
+        self._held: dict[str, tuple[str, list[Payload], ray.ObjectRef]] = {}
 
     def incarnation(self) -> str:
         """Changes when the process was restarted, and with it lost what it held."""
         return self._incarnation
 
-    def hold(self, key: str, partition: str, refs: Sequence[ray.ObjectRef], payload: Payload) -> None:
+    def hold(self, key: str, partition: str, refs: Sequence[ray.ObjectRef], payload: list[Payload]) -> None:
         """Pin a block; `payload` is the value of `refs[0]`, mapped by Ray before this call."""
         self._held[key] = (partition, payload, refs[0])
 

@@ -144,15 +144,17 @@ class PartitionTable:
         self.meta = meta or {}
 
     def lose(self, key: str) -> Spans:
-        """Forget a block whose payload is gone; returns the rows that lost columns with it."""
+        """Forget the blocks of a stored object that is gone; returns the rows that lost columns with them."""
+        keys = {block.key for block in self.blocks.values() if block.stored == key}
         lost: Spans = ()
         for column, placements in self._placements.items():
-            gone = tuple((p.start, p.stop) for p in placements if p.block == key)
+            gone = tuple((p.start, p.stop) for p in placements if p.block in keys)
             if gone:
-                self._placements[column] = [p for p in placements if p.block != key]
+                self._placements[column] = [p for p in placements if p.block not in keys]
                 self._coverage[column] = subtract(self._coverage[column], gone)
                 lost = union(lost, gone)
-        self.blocks.pop(key, None)
+        for block in keys:
+            del self.blocks[block]
         return lost
 
     def _place(self, block: Block, columns: Sequence[str], rows: Spans) -> Spans:
