@@ -28,7 +28,7 @@ def convert_dataset(raw: ArtifactRef, format: str) -> ContentFile:
         title = f"Conversion of {raw.ref}"
         try:
             # Named after its source, so that a later validation finds it again.
-            result = convert(str(fetch(raw)), work_root() / "converted" / f"{raw.digest}.parquet", format=format)
+            result = convert(str(fetch(raw)), work_root() / "converted" / raw.digest / "data.parquet", format=format)
         except DataError as error:
             decks.show_failure(raw.ref, title, html.text(error, "bad"), html.lineage(None, [raw]))
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from flytekit import task
@@ -11,7 +12,7 @@ from tasks import decks, html
 from tasks.content import ContentDirectory, ContentFile
 from tasks.executions import executed
 from tasks.settings import CACHE, RETRIES, SHORT, SMALL
-from tasks.store import publish
+from tasks.store import publish, work_directory
 from tasks.types import ArtifactRef
 
 
@@ -20,7 +21,11 @@ def intake_file(file: ContentFile, pipeline: str, part: str) -> ArtifactRef:
     """Publish a data file, as it is, as the dataset `<pipeline>-<part>-raw`."""
     with executed("intake_file"):
         path, name = Path(os.fspath(file)), f"{pipeline}-{part}-raw"
-        artifact = publish(path, kind="dataset", name=name)
+        with work_directory("intake", file=str(path.absolute()), name=name) as work:
+            # A file's name is part of an artifact's identity; the user's name for it must not be.
+            staged = work / f"data{path.suffix}"
+            shutil.copyfile(path, staged)
+            artifact = publish(staged, kind="dataset", name=name, metadata={"file": path.name})
         figures = {"file": path.name, "bytes": path.stat().st_size, "digest": artifact.digest}
         decks.show(f"Intake of {name}", html.figures(figures), html.lineage(artifact, ()))
         return artifact

@@ -8,8 +8,10 @@ anew: every task's result is in Flyte's cache.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -147,7 +149,6 @@ def _collect(
 
 def _reference(output: str, name: str) -> str:
     """`name@vN` as the workflow printed it among its outputs."""
-    import re
 
     found = re.findall(rf"\b{re.escape(name)}@v\d+", output)
     if not found:
@@ -179,7 +180,7 @@ def chart(values: Sequence[float], width: int = 60, height: int = 8) -> str:
         return "  (no values)"
     columns = min(width, len(values))
     edges = [round(i * len(values) / columns) for i in range(columns + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
     low, high = min(means), max(means)
     scale = (height - 1) / (high - low) if high > low else 0.0
     rows = [round((mean - low) * scale) for mean in means]
