@@ -53,7 +53,12 @@ def training_columns(
     """
     if settings.normalize_advantages and totals is not None:
         raise ValueError("--normalize-advantages needs the whole global batch, not a part of it with its totals")
-    tensors = {name: _tensor(value) for name, value in columns.items()}
+    needed = {"rewards", "loss_masks", *spec.advantage_columns}
+    missing = sorted(needed - columns.keys())
+    if missing:
+        raise KeyError(f"{spec.name} needs the columns {missing}; there are {sorted(columns)}")
+    wanted = needed | ({"raw_reward", "sample_indices"} & columns.keys())
+    tensors = {name: _tensor(columns[name]) for name in wanted}
     bounds = _tensor(offsets).long()
     mask = tensors["loss_masks"] != 0
     rewards = tensors["rewards"].float()

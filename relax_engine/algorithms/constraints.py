@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from relax_engine.algorithms.spec import AlgorithmSpec
+from relax_engine.algorithms.spec import AlgorithmSpec, Constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class Violation:
 
     field: str
     value: object
-    message: str
+    reason: str
+    fix: str
 
 
 def violations(spec: AlgorithmSpec, config: Any) -> list[Violation]:
@@ -27,68 +28,58 @@ def violations(spec: AlgorithmSpec, config: Any) -> list[Violation]:
 
     `config` is any object whose attributes are flag field names; missing ones count as unset.
     """
-    return list(_violations(spec, config))
+    found = []
+    for rule in (*_declared(spec), *spec.constraints):
+        value = getattr(config, rule.field, rule.default)
+        if not rule.holds(value):
+            found.append(Violation(rule.field, value, f"{spec.name} {rule.reason}", rule.fix))
+    return found
 
 
-def _violations(spec: AlgorithmSpec, config: Any) -> Iterator[Violation]:
-    def value(field: str, default: object) -> Any:
-        return getattr(config, field, default)
+def _declared(spec: AlgorithmSpec) -> Iterator[Constraint]:
+    """The rules that the spec's attributes stand for."""
+    yield Constraint(
+        field="n_samples_per_prompt",
+        holds=lambda size: size >= spec.min_group_size,
+        reason="compares the samples of a group",
+        fix=f"--n-samples-per-prompt {spec.min_group_size} or more",
+        default=spec.min_group_size,
+    )
+    if not spec.accepts_kl_coef:
+        yield Constraint(
+            field="kl_coef",
+            holds=lambda coefficient: coefficient == 0.0,
+            reason="has no per-token reward for a KL penalty to enter, so the coefficient would be ignored",
+            fix="use --use-kl-loss with --kl-loss-coef",
+            default=0.0,
+        )
+    if spec.forbids_stale:
+        yield Constraint(
+            field="max_staleness",
+            holds=lambda versions: versions == 0,
+            reason="has no importance ratio, so stale data bias its gradient",
+            fix="--max-staleness 0",
+            default=0,
+        )
+        yield _off("partial_rollout", "needs responses of one weight version")
+    if spec.requires_per_token_loss:
+        yield _on("calculate_per_token_loss", "is a mean over all tokens of the batch")
+    if spec.requires_rewards_normalization:
+        yield _off("disable_rewards_normalization", "is defined by its reward normalisation")
+    if spec.normalize_advantages == "required":
+        yield _on("normalize_advantages", "normalises advantages over the batch")
+    if spec.normalize_advantages == "forbidden":
+        yield _off("normalize_advantages", "has a baseline of its own, which whitening would undo")
 
-    def found(field: str, default: object, reason: str, fix: str) -> Violation:
-        got = value(field, default)
-        return Violation(field, got, f"{_flag(field)} {got}: {spec.name} {reason}; {fix}")
 
-    group_size = value("n_samples_per_prompt", spec.min_group_size)
-    if group_size < spec.min_group_size:
-        yield found(
-            "n_samples_per_prompt",
-            spec.min_group_size,
-            "compares the samples of a group",
-            f"use --n-samples-per-prompt {spec.min_group_size} or more",
-        )
-    if not spec.accepts_kl_coef and value("kl_coef", 0.0) != 0.0:
-        yield found(
-            "kl_coef",
-            0.0,
-            "has no per-token reward for a KL penalty to enter, so the coefficient would be ignored",
-            "use --use-kl-loss with --kl-loss-coef",
-        )
-    if spec.forbids_stale and value("max_staleness", 0) > 0:
-        yield found(
-            "max_staleness", 0, "has no importance ratio, so stale data bias its gradient", "use --max-staleness 0"
-        )
-    if spec.forbids_stale and value("partial_rollout", False):
-        yield found("partial_rollout", False, "needs responses of one weight version", "remove --partial-rollout")
-    if spec.requires_per_token_loss and not value("calculate_per_token_loss", True):
-        yield found(
-            "calculate_per_token_loss",
-            False,
-            "is a mean over all tokens of the batch",
-            "add --calculate-per-token-loss",
-        )
-    if spec.requires_rewards_normalization and value("disable_rewards_normalization", False):
-        yield found(
-            "disable_rewards_normalization",
-            False,
-            "is defined by its reward normalisation",
-            "remove --disable-rewards-normalization",
-        )
-    normalize = value("normalize_advantages", spec.normalize_advantages == "required")
-    if normalize and spec.normalize_advantages == "forbidden":
-        yield found(
-            "normalize_advantages",
-            True,
-            "has a baseline of its own, which whitening would undo",
-            "remove --normalize-advantages",
-        )
-    if not normalize and spec.normalize_advantages == "required":
-        yield found("normalize_advantages", False, "normalises advantages over the batch", "add --normalize-advantages")
-    for rule in spec.constraints:
-        got = value(rule.field, rule.default)
-        if not rule.holds(got):
-            yield Violation(
-                rule.field, got, f"{_flag(rule.field)} {got}: {spec.name} {rule.reason}; it needs {rule.requirement}"
-            )
+def _on(field: str, reason: str) -> Constraint:
+    return Constraint(field=field, holds=bool, reason=reason, fix=f"add {_flag(field)}", default=True)
+
+
+def _off(field: str, reason: str) -> Constraint:
+    return Constraint(
+        field=field, holds=lambda given: not given, reason=reason, fix=f"remove {_flag(field)}", default=False
+    )
 
 
 def _flag(field: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -68,12 +68,20 @@ PolicyLossFn = Callable[[PolicyTerms, AlgorithmSettings], TokenLoss]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """A requirement on one flag: `field` must satisfy `holds`, because of `reason`; `fix` says what to do."""
+    """A requirement on one flag.
+
+    Attributes:
+        field: The flag's field name.
+        holds: Whether a value is acceptable.
+        reason: Why another is not; reads after the algorithm's name.
+        fix: What to do about it.
+        default: The value where the configuration has no such field.
+    """
 
     field: str
-    holds: Callable[[object], bool]
-    requirement: str
+    holds: Callable[[Any], bool]
     reason: str
+    fix: str
     default: object = None
 
 
@@ -94,6 +102,7 @@ class AlgorithmSpec:
         forbids_stale: The objective is only right for data of the current weights.
         needs_whole_groups: Normalisation compares samples of a group, so groups must stay whole.
         min_group_size: Fewest samples per prompt for which the algorithm is defined.
+        uses_discount: Reads `--gamma` (and `--lambd` with a critic); others have no per-token returns.
         accepts_kl_coef: Whether `--kl-coef` (KL inside the reward) has a place in the advantage.
         requires_per_token_loss: Only defined with `--calculate-per-token-loss`.
         requires_rewards_normalization: Refuses `--disable-rewards-normalization`.
@@ -113,6 +122,7 @@ class AlgorithmSpec:
     forbids_stale: bool = False
     needs_whole_groups: bool = False
     min_group_size: int = 1
+    uses_discount: bool = False
     accepts_kl_coef: bool = False
     requires_per_token_loss: bool = False
     requires_rewards_normalization: bool = False

@@ -27,10 +27,8 @@ def algorithm_is_known(config: RunConfig, report: Reporter) -> Findings:
         return
     in_force = config.replace(max_staleness=config.staleness_bound)
     for violation in violations(get(name), in_force.flat):
-        _, _, reason = violation.message.partition(": ")
-        what, _, fix = reason.rpartition("; ")
         flags = {"--advantage-estimator": name, flag_name(violation.field): violation.value}
-        yield Finding("error", "algorithm_is_known", what, fix, flags)
+        yield Finding("error", "algorithm_is_known", violation.reason, violation.fix, flags)
 
 
 @rule
@@ -114,9 +112,12 @@ def group_of_one(config: RunConfig, report: Reporter) -> Findings:
 @rule
 def discounts_need_token_returns(config: RunConfig, report: Reporter) -> Findings:
     """gamma and lambda act on per-token returns only."""
+    from relax_engine.algorithms.registry import get, names
+
     given = config.explicit()
     unused = [name for name in ("gamma", "lambd") if given.get(name, 1.0) != 1.0]
-    if unused and config.algorithm.advantage_estimator == "grpo":
+    estimator = config.algorithm.advantage_estimator
+    if unused and estimator in names() and not get(estimator).uses_discount:
         yield report.warning(
             " ".join([*unused, "advantage_estimator"]),
             "without effect: the reward of a response is one number for all of its tokens",

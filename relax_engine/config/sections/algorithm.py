@@ -49,6 +49,9 @@ class Algorithm(Section):
     lambd: float = flag(1.0, ge=0, le=1)
     """Lambda of generalised advantage estimation, for estimators with a critic."""
 
+    normalize_advantages: bool = False
+    """Shift and scale the advantages of a batch to mean 0 and variance 1 over its unmasked tokens."""
+
     calculate_per_token_loss: bool = False
     """Average the loss over all tokens of the batch instead of per sample first."""
 

@@ -22,7 +22,7 @@ class Reward(Section):
     """Key of the score in rewards that are dictionaries."""
 
     reward_num_workers: int = flag(16, ge=1, unit="processes")
-    """Most worker processes for synchronous rewards; never more are started than there are CPU cores."""
+    """Most worker processes for synchronous rewards; one is started when a call would have to wait."""
 
     reward_max_concurrency: int = flag(64, ge=1, unit="calls")
     """Reward calls in progress at the same time."""

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from relax_engine.algorithms import AlgorithmSettings, get, names, register, violations
+from relax_engine.algorithms import AlgorithmSettings, Violation, get, names, register, violations
 from relax_engine.algorithms.spec import Constraint
 
 GRPO = get("grpo")
@@ -51,8 +51,8 @@ def test_grpo_refuses_kl_in_the_reward_and_says_what_to_use() -> None:
     assert violations(GRPO, SimpleNamespace(kl_coef=0.0, n_samples_per_prompt=8)) == []
     (found,) = violations(GRPO, SimpleNamespace(kl_coef=0.1))
     assert found.field == "kl_coef"
-    assert "--kl-coef 0.1: grpo" in found.message
-    assert "--kl-loss-coef" in found.message
+    assert (found.value, found.reason[:26]) == (0.1, "grpo has no per-token rewa")
+    assert found.fix == "use --use-kl-loss with --kl-loss-coef"
 
 
 def test_every_declared_constraint_is_enforced() -> None:
@@ -64,7 +64,7 @@ def test_every_declared_constraint_is_enforced() -> None:
         requires_per_token_loss=True,
         requires_rewards_normalization=True,
         normalize_advantages="required",
-        constraints=(Constraint(field="gamma", holds=lambda g: g == 1, requirement="--gamma 1", reason="adds up"),),
+        constraints=(Constraint(field="gamma", holds=lambda g: g == 1, reason="adds up", fix="--gamma 1"),),
     )
     config = SimpleNamespace(
         n_samples_per_prompt=1,
@@ -76,10 +76,14 @@ def test_every_declared_constraint_is_enforced() -> None:
         normalize_advantages=False,
         gamma=0.9,
     )
-    found = {violation.field: violation.message for violation in violations(strict, config)}
+    found = {violation.field: violation for violation in violations(strict, config)}
     assert set(found) == set(vars(config))
-    assert "use --max-staleness 0" in found["max_staleness"]
-    assert found["gamma"] == "--gamma 0.9: strict adds up; it needs --gamma 1"
+    assert found["max_staleness"].fix == "--max-staleness 0"
+    assert found["partial_rollout"].fix == "remove --partial-rollout"
+    assert found["normalize_advantages"].fix == "add --normalize-advantages"
+    assert found["gamma"] == Violation("gamma", 0.9, "strict adds up", "--gamma 1")
+    satisfied = SimpleNamespace(n_samples_per_prompt=2, calculate_per_token_loss=True, normalize_advantages=True)
+    assert violations(strict, SimpleNamespace(**vars(satisfied), gamma=1)) == []
     forbids = dataclasses.replace(GRPO, normalize_advantages="forbidden")
     (only,) = violations(forbids, SimpleNamespace(normalize_advantages=True))
-    assert "remove --normalize-advantages" in only.message
+    assert only.fix == "remove --normalize-advantages"

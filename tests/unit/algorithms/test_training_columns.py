@@ -68,3 +68,10 @@ def test_whitening_part_of_a_batch_is_refused() -> None:
 def test_lengths_that_do_not_match_are_named() -> None:
     with pytest.raises(ValueError, match=r"3 rows and 7 tokens.*6 mask entries"):
         training_columns(GRPO, AlgorithmSettings(), columns(), np.array([0, 2, 5, 7]))
+
+
+def test_missing_columns_are_named() -> None:
+    given = columns()
+    del given["loss_masks"]
+    with pytest.raises(KeyError, match=r"grpo needs the columns \['loss_masks'\]; there are \['rewards', 'sample_ind"):
+        training_columns(GRPO, AlgorithmSettings(), given, OFFSETS)
