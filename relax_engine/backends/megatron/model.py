@@ -107,6 +107,7 @@ def _transformer_config(
         qk_layernorm=spec.qk_norm,
         gated_linear_unit=True,
         activation_func=torch.nn.functional.silu,
+        use_te_activation_func=True,  # take the activation from the layer specification
         add_bias_linear=False,
         add_qkv_bias=spec.qkv_bias,
         hidden_dropout=0.0,

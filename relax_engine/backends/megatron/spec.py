@@ -2,7 +2,7 @@
 
 What lives here: the modules that Megatron's plain (non Transformer Engine) layers lack, given to it
 through its own extension point, `ModuleSpec`. `RMSNorm` allows sequence parallelism; `PackedAttention`
-takes packed sequences (THD) and applies RoPE itself; `SwiGluMlp` saves memory passes. What does not:
+takes packed sequences (THD) and applies RoPE itself; `SwiGlu` saves memory passes. What does not:
 the rest of the transformer layer, which is Megatron's.
 """
 
@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer import ModuleSpec, TransformerConfig
-from megatron.core.transformer.mlp import MLP
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from torch import Tensor
@@ -165,13 +164,15 @@ class RMSNorm(torch.nn.Module):
         return rms_norm(x, self.weight, self.eps)
 
 
-class SwiGluMlp(MLP):
-    """Megatron's MLP without biases, its activation computed by `swiglu`."""
+class SwiGlu(torch.nn.Module):
+    """The MLP's activation over the fused gate and up projections."""
 
-    def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
-        """`[tokens, 1, hidden]` to the same shape; no bias is left to add."""
-        gate_up, _ = self.linear_fc1(hidden_states)
-        return self.linear_fc2(swiglu(gate_up))[0], None
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+
+    def forward(self, gate_up: Tensor) -> Tensor:
+        """`[tokens, 1, 2 f]` to `[tokens, 1, f]`."""
+        return swiglu(gate_up)
 
 
 def block_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
@@ -179,9 +180,9 @@ def block_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
     layer: ModuleSpec = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization="RMSNorm")
     submodules = layer.submodules
     submodules.input_layernorm = submodules.pre_mlp_layernorm = RMSNorm
+    submodules.mlp.submodules.activation_func = SwiGlu
     attention = submodules.self_attention.submodules
     attention.core_attention = PackedAttention
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
-    submodules.mlp.module = SwiGluMlp
     return TransformerBlockSubmodules(layer_specs=[layer] * config.num_layers, layer_norm=RMSNorm)
