@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from relax_engine.config.run_config import RunConfig
 
+DEVICE_FREE_ROLES = ("advantages", "sft")
+"""Roles that compute on the CPU only, and need no entry in `--resource`."""
+
 
 def uses_reference(config: RunConfig) -> bool:
     """Whether the objective has a KL term of non-zero weight, and so needs log-probs of the reference model."""
@@ -17,16 +20,18 @@ def uses_reference(config: RunConfig) -> bool:
 def required_roles(config: RunConfig) -> tuple[str, ...]:
     """The roles that run, in the order in which samples pass them.
 
-    Supervised training has the actor alone. Colocate has actor and rollout, and the actor computes everything else
-    in process. Fully async adds the advantages role, a reference where a KL term is used, and actor_fwd unless
-    `use_rollout_logprobs` makes the engine's log-probs the old policy.
+    Supervised training has a producer of rows and the actor. Colocate has rollout and actor, and the actor computes
+    everything else in process. Fully async adds the advantages role, a reference where a KL term is used, and
+    actor_fwd where the old policy's log-probs have to be computed: not when the engine's are taken for them
+    (`use_rollout_logprobs`), and not when old and current policy are the same (no staleness, one step per rollout).
     """
     if config.algorithm.loss_type == "sft":
-        return ("actor",)
+        return ("sft", "actor")
     if config.mode == "colocate":
         return ("rollout", "actor")
     roles = ["rollout"]
-    if not config.algorithm.use_rollout_logprobs:
+    on_policy = config.staleness_bound == 0 and config.data.num_steps_per_rollout == 1
+    if not config.algorithm.use_rollout_logprobs and not on_policy:
         roles.append("actor_fwd")
     if uses_reference(config):
         roles.append("reference")

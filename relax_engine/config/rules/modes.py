@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 
 from relax_engine.config.fields import all_fields
-from relax_engine.config.roles import devices_of, model_parallel_size, required_roles
+from relax_engine.config.roles import DEVICE_FREE_ROLES, devices_of, model_parallel_size, required_roles
 from relax_engine.config.rules.base import Findings, Reporter, rule
 from relax_engine.config.run_config import RunConfig
 from relax_engine.errors import ConfigError
 from relax_engine.utils.suggest import nearest
-
-_DEVICE_FREE_ROLES = ("advantages",)
 
 
 @rule
@@ -28,20 +26,18 @@ def one_mode(config: RunConfig, report: Reporter) -> Findings:
 @rule
 def roles_have_devices(config: RunConfig, report: Reporter) -> Findings:
     """Every role that the mode runs is listed, with devices unless it computes on the CPU only."""
-    needed = required_roles(config)
+    needed = [role for role in required_roles(config) if role not in DEVICE_FREE_ROLES]
     resource = config.resources.resource
     lacking = [role for role in needed if role not in resource]
     if lacking:
         wanted: dict[str, object] = {role: list(entry) for role, entry in resource.items()}
-        wanted |= {role: [1, 0 if role in _DEVICE_FREE_ROLES else 1] for role in lacking}
+        wanted |= {role: [1, 1] for role in lacking}
         yield report.error(
             "resource",
-            f"this run has the roles {', '.join(needed)}, and --resource lacks {', '.join(lacking)}",
+            f"this run needs devices for {', '.join(needed)}, and --resource lacks {', '.join(lacking)}",
             f"--resource '{json.dumps(wanted)}'",
         )
-    empty = [
-        role for role in needed if role in resource and devices_of(config, role) == 0 and role not in _DEVICE_FREE_ROLES
-    ]
+    empty = [role for role in needed if role in resource and devices_of(config, role) == 0]
     if empty:
         yield report.error("resource", f"{', '.join(empty)} cannot run on 0 devices", "give each at least 1")
 

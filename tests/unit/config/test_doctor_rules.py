@@ -17,6 +17,7 @@ from relax_engine.config.rules.base import RULES, Finding, quote, rule
 ASYNC: dict[str, Any] = {
     "fully_async": True,
     "resource": {"actor": [1, 2], "rollout": [1, 1], "actor_fwd": [1, 1], "advantages": [1, 0]},
+    "max_staleness": 2,
 }
 WITH_REFERENCE = {**ASYNC["resource"], "reference": [1, 1]}
 KL: dict[str, Any] = {"use_kl_loss": True, "kl_loss_coef": 0.1}
@@ -25,7 +26,12 @@ KL: dict[str, Any] = {"use_kl_loss": True, "kl_loss_coef": 0.1}
 CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("one_mode", {**ASYNC, "colocate": True}, "error", "--colocate, --fully-async: these modes exclude each other"),
     ("roles_have_devices", {**ASYNC, **KL}, "error", "--resource lacks reference"),
-    ("roles_have_devices", {"fully_async": True}, "error", "--resource lacks actor_fwd, advantages"),
+    (
+        "roles_have_devices",
+        {"fully_async": True, "max_staleness": 1},
+        "error",
+        "--resource lacks actor_fwd",
+    ),
     (
         "roles_have_devices",
         {"resource": {"actor": [1, 0], "rollout": [1, 1]}},
@@ -179,7 +185,7 @@ def test_complete_runs_have_no_findings(complete: RunConfig, run_files: Any) -> 
     assert check(complete) == []
     assert check(complete.replace(**ASYNC)) == []
     assert check(complete.replace(use_tis=True)) == []
-    reference = {**ASYNC, **KL, "resource": WITH_REFERENCE, "max_staleness": 3}
+    reference = {**ASYNC, **KL, "resource": WITH_REFERENCE}
     assert check(complete.replace(**reference)) == []
     sft = {"loss_type": "sft", "rm_type": None, "resource": {"actor": [1, 1]}, "global_batch_size": 3}
     assert check(complete.replace(**sft)) == []
@@ -188,9 +194,10 @@ def test_complete_runs_have_no_findings(complete: RunConfig, run_files: Any) -> 
 
 
 def test_own_log_probs_need_no_actor_fwd(complete: RunConfig) -> None:
-    resource = {"actor": [1, 1], "rollout": [1, 1], "advantages": [1, 0]}
-    config = complete.replace(fully_async=True, resource=resource, use_rollout_logprobs=True)
+    resource = {"actor": [1, 1], "rollout": [1, 1]}
+    config = complete.replace(fully_async=True, resource=resource, max_staleness=1, use_rollout_logprobs=True)
     assert check(config) == []
+    assert check(complete.replace(fully_async=True, resource=resource)) == []
 
 
 def test_staleness_rules_of_an_algorithm_ignore_colocate(complete: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +209,7 @@ def test_staleness_rules_of_an_algorithm_ignore_colocate(complete: RunConfig, mo
     monkeypatch.setattr(registry, "_registered", {"strict": strict})
     stale = {"advantage_estimator": "strict", "max_staleness": 1}
     assert findings(complete.replace(**stale), "algorithm_is_known") == []
-    found = findings(complete.replace(**stale, **ASYNC), "algorithm_is_known")
+    found = findings(complete.replace(**ASYNC | stale), "algorithm_is_known")
     assert "--max-staleness 1" in str(found[0])
 
 
