@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from relax_engine.config.fields import SECTIONS, FieldSpec, all_fields
@@ -26,7 +25,7 @@ class FlagParser(argparse.ArgumentParser):
         raise ConfigError(message.removeprefix("argument "))
 
 
-def build_parser(prog: str, description: str, extra_flags: Sequence[str] = ()) -> FlagParser:
+def build_parser(prog: str, description: str) -> FlagParser:
     """A parser with one option per field, grouped by section; given flags end up in the namespace, others do not."""
     parser = FlagParser(
         prog=prog,
@@ -42,8 +41,6 @@ def build_parser(prog: str, description: str, extra_flags: Sequence[str] = ()) -
     general.add_argument(
         "--config", metavar="FILE", help="YAML file of flat or sectioned keys; command-line flags win over it."
     )
-    for name in extra_flags:
-        general.add_argument(name, action="store_true", help=argparse.SUPPRESS)
     for section, model in SECTIONS.items():
         group = parser.add_argument_group(section, inspect.cleandoc(model.__doc__ or ""))
         for spec in all_fields().values():

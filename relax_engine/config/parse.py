@@ -66,7 +66,8 @@ def split_pass_through(tokens: Sequence[str]) -> tuple[list[str], dict[str, Any]
     Raises:
         ConfigError: a flag that is neither known nor a pass-through.
     """
-    known = {name for spec in all_fields().values() for name in (spec.name, f"no_{spec.name}")} | set(PARSER_FLAGS)
+    switched_off = {f"no_{name}" for name, spec in all_fields().items() if spec.default is True}
+    known = {*all_fields(), *switched_off, *PARSER_FLAGS}
     own: list[str] = []
     passed: dict[str, Any] = {}
     for flag, values in _chunks(tokens):

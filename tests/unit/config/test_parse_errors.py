@@ -14,6 +14,7 @@ from relax_engine.config import ConfigError, RunConfig, parse_args
     [
         ("--max-stalenes 1", "unknown flag --max-stalenes; did you mean --max-staleness?"),
         ("--temperature 1", "unknown flag --temperature; did you mean --rollout-temperature?"),
+        ("--no-colocate", "unknown flag --no-colocate; did you mean --colocate?"),
         ("--xyzzy", "unknown flag --xyzzy; `relax train --help` lists all flags"),
         ("--max-staleness -1", "--max-staleness -1: must be at least 0 weight versions"),
         ("--adam-beta1 1", "--adam-beta1 1: must be less than 1.0"),
