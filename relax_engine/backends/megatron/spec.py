@@ -164,11 +164,8 @@ class RMSNorm(torch.nn.Module):
         return rms_norm(x, self.weight, self.eps)
 
 
-class SwiGlu(torch.nn.Module):
+class SwiGlu(MegatronModule):
     """The MLP's activation over the fused gate and up projections."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
 
     def forward(self, gate_up: Tensor) -> Tensor:
         """`[tokens, 1, 2 f]` to `[tokens, 1, f]`."""
