@@ -61,7 +61,6 @@ def call_reward(function: RewardFunction, args: Any, payload: Any) -> Any:
     return function(payload) if _takes_payload_only(function) else function(args, payload)
 
 
-@functools.cache
 def _takes_payload_only(function: RewardFunction) -> bool:
     signature = inspect.signature(function)
     parameters = list(signature.parameters)

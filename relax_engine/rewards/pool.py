@@ -37,7 +37,9 @@ class _Call:
     future: Future[CallResult] = field(default_factory=Future)
 
     def claim(self) -> bool:
-        """False if the caller gave up before the call was taken from the queue."""
+        """False if the call is over, or its caller gave up before it was taken from the queue."""
+        if self.future.done():
+            return False
         return self.future.running() or self.future.set_running_or_notify_cancel()
 
 
@@ -125,10 +127,11 @@ class WorkerPool:
                 if not self._run(worker, batch):
                     self._dismiss(worker)
                     worker = None
-            except ZygoteError as error:
+            except (ZygoteError, OSError) as error:
+                outcome = CLOSED if self._closed else CallResult(None, 0.0, f"no worker can run it: {error}")
                 for call in batch:
                     if not call.future.done():
-                        call.future.set_result(CallResult(None, 0.0, str(error)))
+                        call.future.set_result(outcome)
                 worker = None
         if worker is not None:
             worker.connection.close()

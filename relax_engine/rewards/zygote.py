@@ -17,14 +17,17 @@ means that the owner is gone: every worker is killed and the zygote exits.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
+import io
 import os
 import pickle
 import random
 import signal
 import socket
 import struct
+import sys
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -33,6 +36,7 @@ from relax_engine.rewards.worker import serve_calls
 MESSAGE = struct.Struct("!cq")
 LENGTH = struct.Struct("!Q")
 FORK, KILL = b"f", b"k"
+PR_SET_PDEATHSIG = 1
 
 
 class ZygoteSetup(NamedTuple):
@@ -47,6 +51,8 @@ class ZygoteSetup(NamedTuple):
 
 def main(control_fd: int) -> None:
     """Serve until the owner closes the control socket."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a killed worker must not swallow what was printed
     with socket.socket(fileno=control_fd) as control:
         (size,) = LENGTH.unpack(_receive(control, LENGTH.size))
         setup: ZygoteSetup = pickle.loads(_receive(control, size))
@@ -93,6 +99,7 @@ def _become_worker(descriptor: int, args: Any) -> None:
     try:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.setpgid(0, 0)
+        _die_with_zygote()
         random.seed()
         serve_calls(Connection(descriptor), args)
         exit_code = 0
@@ -100,6 +107,12 @@ def _become_worker(descriptor: int, args: Any) -> None:
         exit_code = 0
     finally:
         os._exit(exit_code)
+
+
+def _die_with_zygote() -> None:
+    """Have the kernel kill this process when its parent ends, however that happens (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _kill(pid: int) -> int:

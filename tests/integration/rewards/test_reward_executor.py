@@ -248,6 +248,20 @@ async def test_close_leaves_no_process_and_ends_pending_calls() -> None:
     executor.close()
 
 
+async def test_losing_the_zygote_is_an_error_and_leaves_no_worker() -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    with custom("stuck_if_told", num_workers=2) as executor:
+        await executor.score(samples(2))
+        family = {c.pid: c for c in psutil.Process().children(recursive=True) if c.pid not in before}
+        (zygote,) = [process for process in family.values() if process.ppid() == os.getpid()]
+        pending = asyncio.create_task(executor.score(samples(2, label="stuck")))
+        await asyncio.sleep(0.2)
+        zygote.kill()
+        with pytest.raises(RewardError, match="the process that starts reward workers ended with -9"):
+            await asyncio.wait_for(pending, 20.0)
+        assert gone_within(5.0, lambda: not any(_alive(pid) for pid in family))
+
+
 OWNER = """
 import asyncio, sys
 from relax_engine.rewards import RewardExecutor, RewardSettings
