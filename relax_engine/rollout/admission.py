@@ -6,6 +6,7 @@ rollout and the actor share it across processes.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ class AdmittedGroup:
     engine: str | None = None
     assigned: float | None = None
     arrived: bool = False
+    overtaken: int = 0
 
 
 class AdmissionGate:
@@ -29,13 +31,14 @@ class AdmissionGate:
     `try_admit` and freed by `release`: when the group was trained, filtered or dropped as stale.
     Being put into the stream, or taken from it, frees nothing.
 
-    Invariants: `0 <= occupied <= B`; every number is released at most once; and a number is
-    admitted only while it is less than `B + lookahead` above the oldest group under way, so a
-    slow group is overtaken by at most `B - 1 + lookahead` others.
+    Invariants: `0 <= occupied <= B`; every number is released at most once; and while a group
+    that has not arrived was overtaken (by trained groups of higher number) more than `lookahead`
+    times, nothing is admitted: one slow group delays neither the others nor itself without bound.
 
     With first-in first-out training of `G = groups_per_step` groups per weight version, at most
     `B - 1` groups are trained between a group's admission and its own training, hence its lag is
-    at most `floor((B - 1) / G) = max_staleness` versions.
+    at most `floor((B - 1) / G) = max_staleness` versions. `k` overtakers add at most `ceil(k / G)`,
+    and `k <= lookahead + G + B - 1`; what that makes too old is dropped where it is consumed.
 
     After a restart the gate is rebuilt from the weight version (`recover`), never from a counter
     that starts at zero beside a version that does not: the free slots are `B`, whatever the version.
@@ -51,7 +54,8 @@ class AdmissionGate:
         try_admit(2)                    -> [2, 6]       pending numbers are admitted again first
     """
 
-    def __init__(self, *, max_staleness: int, groups_per_step: int, lookahead: int = 0) -> None:
+    def __init__(self, *, max_staleness: int, groups_per_step: int, lookahead: int | None = None) -> None:
+        lookahead = groups_per_step if lookahead is None else lookahead
         if max_staleness < 0 or groups_per_step < 1 or lookahead < 0:
             raise ValueError(
                 f"need max_staleness >= 0, groups_per_step >= 1 and lookahead >= 0; "
@@ -80,9 +84,8 @@ class AdmissionGate:
     @property
     def free(self) -> int:
         """Groups that `try_admit` would grant now."""
-        slots = self.budget - self.occupied
-        fresh = max(0, self._limit() - self._next)
-        return min(slots, len(self._pending) + fresh)
+        late = any(group.overtaken > self.lookahead for group in self._under_way.values() if not group.arrived)
+        return 0 if late else self.budget - self.occupied
 
     def try_admit(self, groups: int, now: float) -> list[int] | None:
         """Numbers for `groups` new groups, ascending (consecutive but after a restart); None while they do not fit.
@@ -122,12 +125,13 @@ class AdmissionGate:
 
     def release(self, groups: Iterable[int], outcome: str) -> int:
         """Free the slots of groups that ended with `outcome`; returns how many were under way."""
-        count = 0
-        for group in groups:
-            if self._under_way.pop(group, None) is not None:
-                count += 1
-        self.released[outcome] += count
-        return count
+        ended = sorted(group for group in set(groups) if self._under_way.pop(group, None) is not None)
+        self.released[outcome] += len(ended)
+        if outcome == "trained":
+            for group in self._under_way.values():
+                if not group.arrived:
+                    group.overtaken += len(ended) - bisect(ended, group.number)
+        return len(ended)
 
     def set_version(self, version: int) -> None:
         """The trainer published weights `version`.
@@ -181,8 +185,3 @@ class AdmissionGate:
                 parts.append(f"group {group.number} for {now - (group.assigned or now):.1f} s on {group.engine}")
         more = f" and {len(missing) - limit} more" if len(missing) > limit else ""
         return f"admitted groups still missing: {'; '.join(parts)}{more}"
-
-    def _limit(self) -> int:
-        """First number that may not be admitted yet."""
-        oldest = min((*self._under_way, *self._pending[:1]), default=self._next)
-        return oldest + self.budget + self.lookahead

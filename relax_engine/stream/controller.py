@@ -35,7 +35,7 @@ class StreamController:
     """
 
     def __init__(
-        self, units: Sequence[ray.actor.ActorHandle], *, row_budget: int, byte_budget: int, gate: dict[str, int] | None
+        self, units: Sequence[ray.actor.ActorHandle], *, row_budget: int, byte_budget: int, gate: dict[str, Any] | None
     ) -> None:
         self._units = list(units)
         self._ledger = StreamLedger(

@@ -22,12 +22,12 @@ def start_stream(
     byte_budget: int | None = None,
     max_staleness: int | None = None,
     groups_per_step: int | None = None,
-    lookahead: int = 0,
+    lookahead: int | None = None,
 ) -> StreamClient:
     """Start the controller and its storage units in the connected Ray cluster.
 
     `byte_budget` defaults to half the object store of the cluster. With `max_staleness` and
-    `groups_per_step` the stream hosts the admission gate. Storage units are restarted by Ray when
+    `groups_per_step` the stream hosts the admission gate (`AdmissionGate`). Storage units are restarted by Ray when
     they die; the controller is not, because its state would be gone: its death is an error for
     every caller.
 
