@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
+    StorageMeta,
     TensorProperties,
     TensorStorageMetadata,
 )
@@ -35,6 +36,17 @@ _FORMAT = {
     "common_backend": "torch",
     "common_backend_version": 1,
 }
+
+
+class ReproducibleWriter(FileSystemWriter):
+    """torch's file writer without the random id and the path it puts into ``.metadata``.
+
+    The same state then gives the same bytes, wherever and whenever it is saved, and so the same artifact.
+    """
+
+    def storage_meta(self) -> StorageMeta:
+        """Nothing that differs between two saves of one state."""
+        return StorageMeta()
 
 
 class DcpWriter:
@@ -78,7 +90,7 @@ class DcpWriter:
         self._written.append(WriteResult(index, length, _StorageInfo(_DATA_FILE, offset, length)))
 
     def _finish(self) -> None:
-        FileSystemWriter(self.directory).finish(Metadata(dict(self._entries)), [self._written])
+        ReproducibleWriter(self.directory).finish(Metadata(dict(self._entries)), [self._written])
         (self.directory / "metadata.json").write_text(json.dumps(_FORMAT))
         torch.save({}, self.directory / "common.pt")
 

@@ -7,8 +7,10 @@ saves it, optimizer included, to SAVED_DIR.
 
 from __future__ import annotations
 
+import random
 import sys
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 
@@ -19,6 +21,8 @@ from relax_engine.backends.megatron.weights import read_hf_tensors
 
 def main(rank: int, size: int, port: str, hf_dir: str, imported: str, saved: str, out_file: str) -> None:
     torch.set_num_threads(1)
+    random.seed(0)  # both are saved with the checkpoint, and are compared between two saves
+    np.random.seed(0)
     settings = BackendSettings(hf_dir, ParallelLayout(tensor=size), OptimizerSettings())
     backend = MegatronBackend(settings, rank=rank, world_size=size, init_method=f"tcp://127.0.0.1:{port}")
     assert backend.load(imported, optimizer=False) == {}

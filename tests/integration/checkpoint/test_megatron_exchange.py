@@ -74,6 +74,13 @@ def test_the_backend_loads_imports_and_its_saves_are_exported(tmp_path: Path, fa
     assert loaded.keys() == origin.keys()
     assert all(torch.equal(loaded[name], origin[name]) for name in origin)
 
+    repeated = tmp_path / "repeated"
+    repeated.mkdir()
+    run_world(size, tmp_path / "hf", imported.path, repeated, tmp_path / "again.safetensors")
+    names = sorted(path.name for path in repeated.iterdir())
+    assert len(names) == 3 + size
+    assert [n for n in names if (repeated / n).read_bytes() != (manager.path(4) / n).read_bytes()] == []
+
     exported = export_checkpoint(manager.root, tmp_path / "out", origin_hf_dir=tmp_path / "hf")
     written = load_file(exported.path / "model.safetensors")
     assert written.keys() == origin.keys()

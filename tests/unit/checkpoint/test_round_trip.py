@@ -30,6 +30,17 @@ def test_hf_to_dcp_to_hf_to_dcp_is_bitwise_equal(tmp_path: Path, architecture, t
     assert ("lm_head.weight" in read_weights(exported.path)) is not tied
 
 
+def test_importing_and_exporting_twice_gives_the_same_bytes(tmp_path: Path):
+    origin = make_model(tmp_path / "hf", config(), shards=2)
+    runs = [import_checkpoint(origin, tmp_path / name).root for name in ("one", "elsewhere")]
+    outs = [export_checkpoint(run, tmp_path / f"out-{run.name}", origin_hf_dir=origin).path for run in runs]
+    for first, second in (runs, outs):
+        files = [path.relative_to(first) for path in sorted(first.rglob("*")) if path.is_file()]
+        assert len(files) >= 5
+        assert files == [path.relative_to(second) for path in sorted(second.rglob("*")) if path.is_file()]
+        assert [f for f in files if (first / f).read_bytes() != (second / f).read_bytes()] == []
+
+
 def test_keys_and_shapes_are_megatrons(tmp_path: Path):
     origin = make_model(tmp_path / "hf", config(tied=False))
     reader = DcpReader(import_checkpoint(origin, tmp_path / "run").path)
