@@ -87,7 +87,8 @@ def _write(sources: Sequence[Source], digests: Sequence[str], layout: Format, pa
 
     rows = 0
     pending: list[Provenance] = []
-    with pq.ParquetWriter(path, arrow_schema(layout.name), compression="zstd") as writer:
+    schema = arrow_schema(layout.name)
+    with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
         for record in _records(sources, digests, layout):
             pending.append(record)
             if len(pending) == ROW_GROUP_ROWS:

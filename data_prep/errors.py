@@ -32,7 +32,8 @@ class Finding:
             return f"{self.rule}: {self.reason}"
         shown = "; ".join(f"row {row}: {detail}" for row, detail in self.rows[:MAX_ROWS_IN_MESSAGE])
         more = self.count - min(len(self.rows), MAX_ROWS_IN_MESSAGE)
-        return f"{self.rule}: {self.reason}, in {self.count} {'row' if self.count == 1 else 'rows'} ({shown}{f'; {more} more' if more else ''})"
+        rows = "1 row" if self.count == 1 else f"{self.count} rows"
+        return f"{self.rule}: {self.reason}, in {rows} ({shown}{f'; {more} more' if more else ''})"
 
 
 class DataValidationError(DataError):

@@ -125,7 +125,7 @@ def _open_parquet(path: Path) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        return pq.ParquetFile(path)
+        return pq.ParquetFile(path, page_checksum_verification=True)
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(f"{str(path)!r} is not a readable Parquet file: {error}") from error
 

@@ -54,12 +54,15 @@ class ValidationReport:
 
 @dataclass(slots=True)
 class RowFacts:
-    """What the rules look at, one entry per row: small values, never the prompts themselves."""
+    """What the rules look at, one entry per row: small values, never the prompts themselves.
+
+    A prompt that is none has no number of tokens; without a tokenizer the list stays empty.
+    """
 
     row: list[int] = field(default_factory=list)
     id: list[str | None] = field(default_factory=list)
     prompt: list[str] = field(default_factory=list)
     label: list[str] = field(default_factory=list)
     label_length: list[int] = field(default_factory=list)
-    prompt_tokens: list[int] = field(default_factory=list)
+    prompt_tokens: list[int | None] = field(default_factory=list)
     data_source: Counter[str] = field(default_factory=Counter)

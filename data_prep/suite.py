@@ -77,7 +77,7 @@ def run_suite(
 def _frame(facts: RowFacts) -> pd.DataFrame:
     columns: dict[str, Any] = {"row": facts.row, "id": facts.id, "prompt": facts.prompt, "label": facts.label}
     if facts.prompt_tokens:
-        columns["prompt_tokens"] = facts.prompt_tokens
+        columns["prompt_tokens"] = pd.array(facts.prompt_tokens, dtype="Int64")
     return pd.DataFrame(columns)
 
 

@@ -105,7 +105,7 @@ def _collect(source: Source, facts: RowFacts, input_key: str, label_key: str, to
                 facts.label.append(label_defect(label) or OK)
                 facts.label_length.append(len(label) if isinstance(label, str) else 0)
                 if tokenize:
-                    facts.prompt_tokens.append(0 if defect else tokenize(prompt))
+                    facts.prompt_tokens.append(None if defect else tokenize(prompt))
                 facts.data_source[_source_of(row)] += 1
             bar.advance(len(batch.rows))
 
@@ -140,9 +140,9 @@ def _tokenizer(directory: str | Path | None, limit: int | None) -> tuple[Tokeniz
 
     def tokenize(prompt: Any) -> int:
         if isinstance(prompt, str):
-            return len(tokenizer.encode(prompt, add_special_tokens=False))
+            return len(tokenizer.encode(prompt, add_special_tokens=False, verbose=False))
         text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-        return len(tokenizer.encode(text, add_special_tokens=False))
+        return len(tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
     return tokenize, limit
 
@@ -158,9 +158,10 @@ def _context_of(directory: Path) -> int | None:
 
 def _statistics(facts: RowFacts) -> dict[str, Any]:
     stats: dict[str, Any] = {"rows": len(facts.row), "label_characters": _spread(facts.label_length)}
-    if facts.prompt_tokens:
-        stats["prompt_tokens"] = _spread(facts.prompt_tokens)
-        stats["prompt_tokens_histogram"] = sorted(Counter(facts.prompt_tokens).items())
+    lengths = [count for count in facts.prompt_tokens if count is not None]
+    if lengths:
+        stats["prompt_tokens"] = _spread(lengths)
+        stats["prompt_tokens_histogram"] = sorted(Counter(lengths).items())
     stats["sources"] = dict(facts.data_source.most_common(20))
     return stats
 

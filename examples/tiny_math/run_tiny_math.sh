@@ -62,13 +62,13 @@ rm -rf "${OUT}/warm" "${OUT}/run-${MODE}"
     --loss-type sft \
     --hf-checkpoint "${OUT}/base" \
     --prompt-data "${OUT}/data/sft.parquet" \
-    --num-rollout 68 \
+    --num-rollout 72 \
     --rollout-batch-size 128 \
     --global-batch-size 128 \
     --lr 2e-3 \
     --lr-warmup-iters 20 \
     --save "${OUT}/warm" \
-    --save-interval 68 \
+    --save-interval 72 \
     "${DATA_ARGS[@]}" "${OPTIMIZER_ARGS[@]}" "${PERF_ARGS[@]}"
 "${PYTHON}" -m relax_engine.cli.main export \
     --input-dir "${OUT}/warm" --output-dir "${OUT}/start" --origin-hf-dir "${OUT}/base" --force
