@@ -20,7 +20,7 @@ from torch import Tensor
 from relax_engine.checkpoint.dcp_layout import locate
 from relax_engine.checkpoint.dcp_reader import DcpReader
 from relax_engine.checkpoint.dtypes import dtype_name, parse_dtype
-from relax_engine.checkpoint.durable import remove_tree, sync_path, sync_tree
+from relax_engine.checkpoint.durable import sync_path, sync_tree
 from relax_engine.checkpoint.errors import DamagedCheckpointError, OutputExistsError
 from relax_engine.checkpoint.families import model_spec
 from relax_engine.checkpoint.hf_directory import copy_companions, shard_names, write_config, write_index
@@ -139,9 +139,12 @@ def _stream(reader: DcpReader, weights: WeightMap) -> Iterator[tuple[str, Tensor
 
 def _put_in_place(staged: Path, out: Path) -> None:
     sync_tree(staged)
-    if out.is_dir():
-        remove_tree(out)
-    elif out.exists():
-        out.unlink()
+    replaced = staged.with_name(staged.name + ".replaced")
+    if out.exists():
+        os.rename(out, replaced)
     os.rename(staged, out)
     sync_path(out.absolute().parent)
+    if replaced.is_dir():
+        shutil.rmtree(replaced)
+    else:
+        replaced.unlink(missing_ok=True)

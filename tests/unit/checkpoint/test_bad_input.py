@@ -112,6 +112,12 @@ def test_existing_outputs_are_refused_and_replaced_only_when_forced(origin: Path
     export_checkpoint(run, out, origin_hf_dir=origin, force=True)
     assert not (out / "mine.txt").exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["hf", "out", "run"]
+    file = tmp_path / "file"
+    file.write_text("not a directory")
+    with pytest.raises(OutputExistsError, match="file exists"):
+        export_checkpoint(run, file, origin_hf_dir=origin)
+    assert export_checkpoint(run, file, origin_hf_dir=origin, force=True).path.is_dir()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "hf", "out", "run"]
 
 
 def test_a_failed_forced_export_keeps_the_old_output(origin: Path, tmp_path: Path):
