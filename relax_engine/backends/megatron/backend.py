@@ -30,7 +30,7 @@ from relax_engine.backends.megatron import parallel, state
 from relax_engine.backends.megatron.device import compute_device
 from relax_engine.backends.megatron.metrics import reduce_metrics
 from relax_engine.backends.megatron.model import ResponseTargets, build_model
-from relax_engine.backends.megatron.optimizer import build_optimizer, build_scheduler
+from relax_engine.backends.megatron.optimizer import build_optimizer, build_scheduler, update
 from relax_engine.backends.megatron.packing import Packing, pack, plan_micro_batches
 from relax_engine.backends.megatron.rope import RotaryTable
 from relax_engine.backends.megatron.settings import BackendSettings, ParallelLayout, read_settings
@@ -156,6 +156,9 @@ class MegatronBackend:
         Returns:
             The loss function's metrics over all micro-batches and ranks, with `loss`, `grad_norm` (before
             clipping) and `lr` (of this step).
+
+        Raises:
+            FloatingPointError: the gradient is not finite; the weights are unchanged.
         """
         self._require_trainable("train_step")
         plan = plan_micro_batches(
@@ -176,11 +179,11 @@ class MegatronBackend:
             forward_only=False,
         )
         learning_rate = self._optimizer.param_groups[0]["lr"]
-        _, grad_norm, _ = self._optimizer.step()
+        grad_norm = update(self._optimizer, self.settings.optimizer.clip_grad)
         self._scheduler.step(1)
         self.iteration += 1
         reduced = reduce_metrics(metrics, parallel_state.get_data_parallel_group())
-        return reduced | {"grad_norm": float(grad_norm), "lr": float(learning_rate)}
+        return reduced | {"grad_norm": grad_norm, "lr": float(learning_rate)}
 
     def _forward_step(
         self, data: Iterator[ColumnBatch | None], model: torch.nn.Module, *, loss_fn: LossFn, temperature: float

@@ -18,7 +18,7 @@ Substitutes, and who needs them:
 | `torch.cuda.synchronize` | process groups, checkpoints | nothing to wait for |
 | `torch.cuda.current_stream` | pipeline communication | a stream that is always done |
 | `device="cuda"` in factory calls | schedules, optimizer, gradient norm | `"cpu"` |
-| `Tensor.type() == "torch.cuda.FloatTensor"` | optimizer constructors, clipping | compared without `cuda` |
+| `Tensor.type() == "torch.cuda.FloatTensor"` | optimizer constructors | compared without `cuda` |
 | `torch.compile` of small fusions at import | activation fusions (unused here) | left uncompiled |
 | `FusedAdam`'s shared step count | distributed optimizer's checkpoint | torch AdamW's per-parameter step |
 """
@@ -70,6 +70,7 @@ def import_megatron() -> None:
     with _quiet_import(), _without_compilation() if on_cpu else contextlib.nullcontext():
         for name in _MODULES:
             importlib.import_module(name)
+    _silence_known_deprecations()
     if on_cpu:
         _give_cpu_view_of_torch()
         _forget_stream_advice()
@@ -85,6 +86,16 @@ def _quiet_import() -> Iterator[None]:
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"megatron\.core\..*")
         warnings.filterwarnings("ignore", message=r".*(Transformer Engine|Apex).*not installed", category=UserWarning)
         yield
+
+
+def _silence_known_deprecations() -> None:
+    """Calls inside Megatron 0.16 that torch 2.13 comments on at run time; nothing a user could change."""
+    for category, message in (
+        (FutureWarning, "`torch.distributed.(reduce_scatter_tensor|all_gather_into_tensor)` is deprecated"),
+        (UserWarning, "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed"),
+        (DeprecationWarning, "Warning: tp_group is None, using default tp group"),
+    ):
+        warnings.filterwarnings("ignore", message=message, category=category)
 
 
 @contextlib.contextmanager
@@ -165,17 +176,11 @@ def _use_cpu_generator() -> None:
 
 
 def _accept_cpu_tensor_types() -> None:
-    """Optimizer constructors and gradient clipping ask for `torch.cuda.*Tensor` by name."""
+    """Optimizer constructors ask for `torch.cuda.*Tensor` by name."""
     optimizer = importlib.import_module("megatron.core.optimizer.optimizer")
     distributed = importlib.import_module("megatron.core.optimizer.distrib_optimizer")
-    clipping = importlib.import_module("megatron.core.optimizer.clip_grads")
-    for owner, name in (
-        (optimizer.Float16OptimizerWithFloat16Params, "__init__"),
-        (distributed.DistributedOptimizer, "__init__"),
-        (clipping, "clip_grad_by_total_norm_fp32"),
-        (optimizer, "clip_grad_by_total_norm_fp32"),
-    ):
-        setattr(owner, name, _with_cuda_type_names(getattr(owner, name)))
+    for cls in (optimizer.Float16OptimizerWithFloat16Params, distributed.DistributedOptimizer):
+        cls.__init__ = _with_cuda_type_names(cls.__init__)
 
 
 def _with_cuda_type_names(function: Callable[..., Any]) -> Callable[..., Any]:

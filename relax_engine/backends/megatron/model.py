@@ -84,7 +84,7 @@ class ResponseModel(GPTModel):
 def build_model(
     spec: ModelSpec, layout: ParallelLayout, *, dtype: torch.dtype, recompute: RecomputeSettings
 ) -> ResponseModel:
-    """A randomly initialised model on `compute_device`, the same for every layout given the same seed."""
+    """A randomly initialised model on `compute_device`."""
     with warnings.catch_warnings():
         # Megatron warns about defaults and calls of its own.
         warnings.filterwarnings("ignore", message="full scope is deprecated", category=UserWarning)

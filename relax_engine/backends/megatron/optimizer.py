@@ -1,9 +1,12 @@
-"""The optimizer: Megatron's wrapping of AdamW, and its learning-rate schedule.
+"""The optimizer: Megatron's wrapping of AdamW, its learning-rate schedule, and one update.
 
-What lives here: building both from `OptimizerSettings`. What does not: gradients, checkpoints.
+What lives here: building both from `OptimizerSettings`, clipping, refusing broken gradients. What does
+not: computing gradients, checkpoints.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from megatron.core.distributed import DistributedDataParallel
@@ -16,7 +19,7 @@ from relax_engine.backends.megatron.settings import OptimizerSettings
 def build_optimizer(
     model: DistributedDataParallel, settings: OptimizerSettings, dtype: torch.dtype
 ) -> MegatronOptimizer:
-    """AdamW over float32 main parameters, with global-norm clipping.
+    """AdamW over float32 main parameters.
 
     float32 models are updated in place; bfloat16 ones keep a float32 copy. Weight decay spares
     one-dimensional parameters (norms and biases).
@@ -29,7 +32,6 @@ def build_optimizer(
         adam_beta1=settings.adam_beta1,
         adam_beta2=settings.adam_beta2,
         adam_eps=settings.adam_eps,
-        clip_grad=settings.clip_grad,
         bf16=dtype == torch.bfloat16,
         params_dtype=dtype,
         use_distributed_optimizer=settings.use_distributed_optimizer,
@@ -39,6 +41,31 @@ def build_optimizer(
         if "fused" in group:  # torch's AdamW; one kernel for all parameters instead of a Python loop
             group["fused"] = True
     return optimizer
+
+
+@torch.no_grad()
+def update(optimizer: MegatronOptimizer, clip_grad: float) -> float:
+    """Clip the gradients to a global norm of `clip_grad` (0: leave them) and take one step.
+
+    Returns:
+        The norm before clipping, over all parameters of the model; the same on every rank.
+
+    Raises:
+        FloatingPointError: the norm is not finite. Weights and optimizer state are unchanged.
+    """
+    optimizer.prepare_grads()
+    norm = float(optimizer.get_grad_norm())
+    if not math.isfinite(norm):
+        raise FloatingPointError(
+            f"the gradient norm is {norm}: the step was not taken; look for NaN or infinity in the batch's "
+            "log-probs, advantages and loss_weights"
+        )
+    scale = clip_grad / (norm + 1e-6)
+    if 0.0 < scale < 1.0:
+        parameters = (p for chained in optimizer.chained_optimizers for p in chained.get_parameters())
+        torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], scale)
+    optimizer.step_with_ready_grads()
+    return norm
 
 
 def build_scheduler(optimizer: MegatronOptimizer, settings: OptimizerSettings) -> OptimizerParamScheduler:

@@ -186,6 +186,17 @@ def test_all_responses_empty_is_a_step_without_gradient(checkpoint: Path) -> Non
     backend.close()
 
 
+def test_a_gradient_that_is_not_finite_changes_nothing(checkpoint: Path) -> None:
+    backend = single(make_settings(checkpoint))
+    before = clone(backend.named_hf_tensors())
+    batch = make_batch([9, 4], [2, 1])
+    batch["advantages"].values[1] = np.nan
+    with pytest.raises(FloatingPointError, match=r"gradient norm is nan.*advantages"):
+        step(backend, batch)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in backend.named_hf_tensors())
+    backend.close()
+
+
 def test_a_frozen_model_refuses_to_train(checkpoint: Path) -> None:
     backend = single(make_settings(checkpoint), trainable=False)
     with pytest.raises(RuntimeError, match="trainable=True"):

@@ -133,6 +133,24 @@ def test_two_tensor_ranks_receive_streamed_tensors(checkpoint: Path, reference: 
         _assert_same_weights(received, reference["weights"], atol=0.0)
 
 
+def _train_in_bfloat16(rank: int, size: int, init: str, settings: Any) -> tuple[Weights, list[float]]:
+    backend = MegatronBackend(settings, rank=rank, world_size=size, init_method=init)
+    backend.load_hf(settings.hf_checkpoint)
+    received = clone(backend.named_hf_tensors())
+    losses = [step(backend, make_batch(LENGTHS, RESPONSES))["loss"] for _ in range(STEPS)]
+    backend.close()
+    return received, losses
+
+
+def test_bfloat16_under_tensor_parallelism(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path, "Qwen2", dtype=torch.bfloat16)
+    settings = {size: make_settings(checkpoint, ParallelLayout(size), dtype=torch.bfloat16) for size in (1, 2)}
+    expected, losses = _train_in_bfloat16(0, 1, "", settings[1])
+    for weights, split_losses in run_world(_train_in_bfloat16, 2, settings[2]):
+        _assert_same_weights(weights, expected, atol=0.0)
+        assert split_losses == pytest.approx(losses, abs=0.05)
+
+
 def _starve(rank: int, size: int, init: str, settings: Any) -> list[dict[str, float]]:
     backend = MegatronBackend(settings, rank=rank, world_size=size, init_method=init)
     backend.load_hf(settings.hf_checkpoint)
