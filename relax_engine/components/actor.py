@@ -23,9 +23,9 @@ from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.components.train_group import TrainGroup, load_weights
 from relax_engine.observe.metrics import MetricsLog
 from relax_engine.stream.columns import Column, ColumnBatch
+from relax_engine.weight_sync.messages import Receiver, SyncReport
 from relax_engine.weight_sync.probe import probe_engine
 from relax_engine.weight_sync.receivers import EngineReceiver, RoleReceiver
-from relax_engine.weight_sync.sender import Receiver, SyncReport
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Actor(Role):
         if needs_reference:
             self.group.snapshot("reference")
         if self.context.resume_from:
-            self.group.load(self.context.resume_from, optimizer=not args.only_load_weight)
+            self.group.load(self.context.resume_from, optimizer=not self.context.weights_only)
 
     async def run(self, engine_urls: Sequence[str], forward_roles: Sequence[str]) -> dict[str, Any]:
         """Train all partitions; returns the run's totals."""

@@ -14,8 +14,7 @@ from relax_engine.components.mode import forward_columns, steps_per_rollout
 from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.components.train_group import TrainGroup, load_weights
 from relax_engine.stream.columns import ColumnBatch
-from relax_engine.weight_sync.buckets import BucketMeta
-from relax_engine.weight_sync.group import GroupAddress
+from relax_engine.weight_sync.messages import BucketMeta, GroupAddress
 
 _FORWARD_BUDGET = 16384
 

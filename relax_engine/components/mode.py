@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.config import RunConfig
+from relax_engine.config.roles import required_roles
 
 SFT_COLUMNS = ("tokens", "response_lengths", "loss_masks")
 ROLLOUT_COLUMNS = (
@@ -18,6 +18,7 @@ ROLLOUT_COLUMNS = (
     "first_version",
     "last_version",
 )
+LOG_PROB_COLUMNS = {"actor_fwd": "log_probs", "reference": "ref_log_probs"}
 
 
 def steps_per_rollout(config: RunConfig) -> int:
@@ -31,16 +32,8 @@ def trains_on_policy(config: RunConfig) -> bool:
 
 
 def forward_columns(config: RunConfig) -> dict[str, str]:
-    """Fully-async roles that compute log-probs, and the column that each adds."""
-    if config.mode != "fully_async" or config.flat.loss_type == "sft":
-        return {}
-    settings = AlgorithmSettings.from_config(config.flat)
-    roles = {}
-    if not trains_on_policy(config) and not settings.use_rollout_logprobs:
-        roles["actor_fwd"] = "log_probs"
-    if settings.kl_in_loss or settings.kl_coef:
-        roles["reference"] = "ref_log_probs"
-    return roles
+    """The run's forward-only roles, and the column that each adds to every row."""
+    return {role: LOG_PROB_COLUMNS[role] for role in required_roles(config) if role in LOG_PROB_COLUMNS}
 
 
 def actor_columns(config: RunConfig) -> list[str]:

@@ -33,6 +33,8 @@ class RoleContext:
     num_steps: int
     resume_from: str | None = None
     """Checkpoint iteration directory to continue from."""
+    weights_only: bool = False
+    """Take the weights of `resume_from`, but neither optimizer nor random state."""
     run_state: Mapping[str, Any] = field(default_factory=dict)
     """What that checkpoint says about data position and versions."""
 

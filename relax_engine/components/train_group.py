@@ -15,11 +15,10 @@ from relax_engine.config import RunConfig
 from relax_engine.core.placement import Slot
 from relax_engine.errors import RelaxError
 from relax_engine.stream.columns import Column, ColumnBatch
-from relax_engine.weight_sync.group import GroupAddress
+from relax_engine.weight_sync.messages import GroupAddress
 
 if TYPE_CHECKING:
-    from relax_engine.weight_sync.buckets import BucketMeta
-    from relax_engine.weight_sync.sender import Receiver, SyncReport
+    from relax_engine.weight_sync.messages import BucketMeta, Receiver, SyncReport
 
 
 class TrainGroupError(RelaxError):

@@ -20,7 +20,8 @@ from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.components.mode import trains_on_policy
 from relax_engine.config import RunConfig
 from relax_engine.stream.columns import Column, ColumnBatch
-from relax_engine.weight_sync.group import GroupAddress, free_port
+from relax_engine.utils.network import free_port
+from relax_engine.weight_sync.messages import GroupAddress
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
     from relax_engine.algorithms.objective import LossFn
     from relax_engine.backends.megatron.backend import MegatronBackend
-    from relax_engine.weight_sync.buckets import BucketMeta
-    from relax_engine.weight_sync.sender import SyncReport, WeightSender
+    from relax_engine.weight_sync.messages import BucketMeta, SyncReport
+    from relax_engine.weight_sync.sender import WeightSender
 
 
 class TrainRank:

@@ -38,6 +38,11 @@ def required_roles(config: RunConfig) -> tuple[str, ...]:
     return (*roles, "advantages", "actor")
 
 
+def sharing_roles(config: RunConfig) -> tuple[str, ...]:
+    """Roles that sit on the same devices and take turns."""
+    return ("rollout", "actor") if config.mode == "colocate" and config.algorithm.loss_type != "sft" else ()
+
+
 def devices_of(config: RunConfig, role: str) -> int:
     """Devices given to `role` by `--resource`; 0 where it is not listed."""
     return sum(devices for name, (_, devices) in config.resources.resource.items() if name == role)

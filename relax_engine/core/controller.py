@@ -17,16 +17,16 @@ from ray import serve
 from relax_engine.components.mode import forward_columns
 from relax_engine.components.role import Phase, RoleContext
 from relax_engine.config import RunConfig
+from relax_engine.config.roles import devices_of, required_roles, sharing_roles
 from relax_engine.core.cluster import Cluster
 from relax_engine.core.failure import role_failure
 from relax_engine.core.placement import Placement, place
-from relax_engine.core.registry import roles_of, shared_roles
 from relax_engine.core.resume import ResumePoint
 from relax_engine.core.service import Service
 from relax_engine.stream.client import StreamClient
 from relax_engine.stream.launch import start_stream
+from relax_engine.utils.network import free_port
 from relax_engine.utils.progress import Progress, progress
-from relax_engine.weight_sync.group import free_port
 
 logger = logging.getLogger(__name__)
 
@@ -65,27 +65,28 @@ class Controller:
 
     async def _build(self) -> None:
         config, flat = self.config, self.config.flat
-        roles = roles_of(config)
+        devices = {role: devices_of(config, role) for role in required_roles(config)}
         self._stream = await asyncio.to_thread(self._start_stream)
         self._placement = await asyncio.to_thread(
             place,
-            {role.name: role.devices for role in roles},
-            shared_roles(config),
+            devices,
+            sharing_roles(config),
             self.cluster,
             timeout_s=flat.role_deadline,
         )
-        for role in roles:
+        for role in devices:
             context = RoleContext(
                 config=config,
-                slots=self._placement.slots[role.name],
+                slots=self._placement.slots[role],
                 stream=self._stream,
                 run_dir=str(self.run_dir),
                 start_step=self.point.iteration,
                 num_steps=self.num_steps,
                 resume_from=self.point.directory,
+                weights_only=self.point.weights_only,
                 run_state=self.point.state,
             )
-            self.services[role.name] = Service(role.name, context, deadline_s=flat.role_deadline)
+            self.services[role] = Service(role, context, deadline_s=flat.role_deadline)
         await asyncio.to_thread(self._deploy)
         await self._all_or_first_failure(
             {name: asyncio.create_task(service.call("setup")) for name, service in self.services.items()}

@@ -20,6 +20,7 @@ class ResumePoint:
     iteration: int = 0
     directory: str | None = None
     state: Mapping[str, Any] = field(default_factory=dict)
+    weights_only: bool = False
 
 
 def find_resume_point(config: RunConfig) -> ResumePoint:
@@ -31,7 +32,9 @@ def find_resume_point(config: RunConfig) -> ResumePoint:
     latest = CheckpointManager(flat.load).latest()
     if latest is None:
         return ResumePoint(start or 0)
-    state = json.loads((latest.path / RUN_STATE).read_text())
-    if flat.only_load_weight:
-        state = {}
+    path = latest.path / RUN_STATE
+    if flat.only_load_weight or not path.is_file():
+        # Weights alone (an imported model, or asked for): training starts anew from them.
+        return ResumePoint(start or 0, str(latest.path), weights_only=True)
+    state = json.loads(path.read_text())
     return ResumePoint(latest.iteration if start is None else start, str(latest.path), state)

@@ -6,42 +6,12 @@ A bucket is the unit of transfer: one request, one broadcast, one checksum.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from relax_engine.weight_sync.checksum import tensor_checksum
-
-
-@dataclass(frozen=True, slots=True)
-class TensorMeta:
-    """Name, dtype (`torch.float32` without the prefix) and shape of one Hugging Face tensor."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Payload bytes."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count * torch_dtype(self.dtype).itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class BucketMeta:
-    """What a receiver must know before the broadcast of one bucket."""
-
-    tensors: tuple[TensorMeta, ...]
-    checksum: str
-
-    @property
-    def nbytes(self) -> int:
-        """Payload bytes."""
-        return sum(tensor.nbytes for tensor in self.tensors)
+from relax_engine.weight_sync.messages import BucketMeta, TensorMeta
 
 
 def torch_dtype(name: str) -> torch.dtype:

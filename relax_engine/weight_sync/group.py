@@ -7,8 +7,6 @@ group is independent of each process's own default group.
 from __future__ import annotations
 
 import datetime
-import socket
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -16,33 +14,16 @@ from torch.distributed import PrefixStore, ProcessGroup, TCPStore
 from torch.distributed.distributed_c10d import GroupName
 
 from relax_engine.errors import RelaxError
+from relax_engine.weight_sync.messages import GroupAddress
 
 
 class GroupInitError(RelaxError):
     """A member did not join in time, or the store could not be reached."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupAddress:
-    """Where a weight-update group meets: what a member needs in order to join."""
-
-    host: str
-    port: int
-    name: str
-    world_size: int
-    backend: str
-
-
 def default_backend() -> str:
     """`nccl` where CUDA is present, `gloo` elsewhere."""
     return "nccl" if torch.cuda.is_available() else "gloo"
-
-
-def free_port(host: str = "") -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 def join_group(address: GroupAddress, rank: int, *, timeout_s: float, store: TCPStore | None = None) -> ProcessGroup:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relax_engine.backends.engines.client import EngineClient
-from relax_engine.weight_sync.buckets import BucketMeta
-from relax_engine.weight_sync.group import GroupAddress
+from relax_engine.weight_sync.messages import BucketMeta, GroupAddress
 
 
 @dataclass(slots=True)

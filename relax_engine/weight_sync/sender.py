@@ -10,62 +10,22 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, TCPStore
 
 from relax_engine.errors import RelaxError
-from relax_engine.weight_sync.buckets import BucketMeta, fill_buckets, flatten
-from relax_engine.weight_sync.group import GroupAddress, default_backend, join_group, leave_group
+from relax_engine.weight_sync.buckets import fill_buckets, flatten
+from relax_engine.weight_sync.group import default_backend, join_group, leave_group
+from relax_engine.weight_sync.messages import BucketMeta, GroupAddress, Receiver, SyncReport
 
 logger = logging.getLogger(__name__)
 
 
 class WeightSyncError(RelaxError):
     """No receiver holds the new weights; the version did not advance."""
-
-
-class Receiver(Protocol):
-    """One process that ends up with the weights. Every method raises on failure."""
-
-    @property
-    def name(self) -> str:
-        """Unique among the receivers; what reports call it."""
-
-    async def join(self, address: GroupAddress, rank: int) -> None:
-        """Enter the update group as `rank`; returns when the group is complete."""
-
-    async def leave(self, address: GroupAddress) -> None:
-        """Leave the update group."""
-
-    async def begin(self) -> None:
-        """Stop using the weights (pause, retract) and open the transaction."""
-
-    async def receive(self, bucket: BucketMeta, address: GroupAddress) -> None:
-        """Take part in one broadcast and verify its checksum."""
-
-    async def commit(self, version: int) -> None:
-        """Adopt the new weights as `version` and resume."""
-
-
-@dataclass(slots=True)
-class SyncReport:
-    """What one sync did. `quarantined` maps a receiver that failed to the reason."""
-
-    version: int
-    committed: list[str] = field(default_factory=list)
-    quarantined: dict[str, str] = field(default_factory=dict)
-    nbytes: int = 0
-    buckets: int = 0
-    seconds: float = 0.0
-
-    @property
-    def gigabytes_per_second(self) -> float:
-        """Bytes moved to each receiver per second of the whole transaction."""
-        return self.nbytes / 1e9 / max(self.seconds, 1e-9)
 
 
 class _ReceiverFailed(Exception):

@@ -24,8 +24,7 @@ from relax_engine.backends.engines.types import (
     EngineUnreachableError,
     GenerateOutput,
 )
-from relax_engine.weight_sync.buckets import BucketMeta
-from relax_engine.weight_sync.group import GroupAddress
+from relax_engine.weight_sync.messages import BucketMeta, GroupAddress
 
 _ATTEMPTS = 4
 _BACKOFF_S = 0.1

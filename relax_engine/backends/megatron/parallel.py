@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import datetime
 import logging
+import random
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
@@ -63,6 +65,8 @@ def join(rank: int, world_size: int, init_method: str, layout: ParallelLayout, s
             f"a second model cannot be rank {rank} of {world_size} with {layout}"
         )
     _current.members += 1
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
     tensor_parallel.model_parallel_cuda_manual_seed(seed)
 

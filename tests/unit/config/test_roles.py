@@ -1,14 +1,11 @@
-"""The role table of the modes, and its agreement with what the controller starts."""
+"""The role table of the modes."""
 
 from __future__ import annotations
-
-import itertools
 
 import pytest
 
 from relax_engine.config import RunConfig
 from relax_engine.config.roles import data_parallel_size, devices_needed, required_roles
-from relax_engine.core.registry import roles_of
 
 RESOURCE = {"actor": (1, 4), "rollout": (1, 2), "reference": (1, 1), "actor_fwd": (1, 1), "advantages": (1, 0)}
 
@@ -37,22 +34,6 @@ def test_roles_and_devices(flags: dict[str, object], roles: tuple[str, ...], dev
     config = RunConfig.from_flat(resource=RESOURCE, **flags)
     assert required_roles(config) == roles
     assert devices_needed(config) == devices
-
-
-def test_the_controller_starts_these_roles() -> None:
-    choices = {
-        "fully_async": (False, True),
-        "max_staleness": (0, 2),
-        "num_steps_per_rollout": (1, 2),
-        "use_rollout_logprobs": (False, True),
-        "use_kl_loss": (False, True),
-        "kl_loss_coef": (0.0, 0.1),
-        "loss_type": ("policy_loss", "sft"),
-    }
-    for values in itertools.product(*choices.values()):
-        flags = dict(zip(choices, values, strict=True))
-        config = RunConfig.from_flat(resource=RESOURCE, **flags)
-        assert {role.name for role in roles_of(config)} == set(required_roles(config)), flags
 
 
 def test_data_parallel_size() -> None:

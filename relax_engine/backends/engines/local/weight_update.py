@@ -61,7 +61,8 @@ class WeightReceiver:
         Raises:
             WeightUpdateError: the name is taken, or someone did not join in time.
         """
-        from relax_engine.weight_sync.group import GroupAddress, GroupInitError, join_group
+        from relax_engine.weight_sync.group import GroupInitError, join_group
+        from relax_engine.weight_sync.messages import GroupAddress
 
         with self._lock:
             if group_name in self._groups:
@@ -189,7 +190,8 @@ class WeightReceiver:
         flattened: bool,
         checksum: str | None,
     ) -> dict[str, Tensor]:
-        from relax_engine.weight_sync.buckets import BucketMeta, TensorMeta, flatten, unflatten
+        from relax_engine.weight_sync.buckets import flatten, unflatten
+        from relax_engine.weight_sync.messages import BucketMeta, TensorMeta
 
         if not len(names) == len(dtypes) == len(shapes) or not names:
             raise WeightUpdateError(

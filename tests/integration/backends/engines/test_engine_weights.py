@@ -18,8 +18,9 @@ from torch.distributed import ProcessGroup, TCPStore
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.launch import EngineProcess, launch_engine
 from relax_engine.backends.engines.types import EngineRefusedError
-from relax_engine.weight_sync.buckets import BucketMeta, fill_buckets, flatten
-from relax_engine.weight_sync.group import GroupAddress, join_group, leave_group
+from relax_engine.weight_sync.buckets import fill_buckets, flatten
+from relax_engine.weight_sync.group import join_group, leave_group
+from relax_engine.weight_sync.messages import BucketMeta, GroupAddress
 
 PROMPT = [5, 17, 33, 8, 61, 70]
 LONG = {"max_new_tokens": CONTEXT - 10, "ignore_eos": True, "sampling_seed": 11}
