@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relax_engine.backends.engines.local.attention import BagAttention, MatmulAttention, uses_bags
 from relax_engine.backends.engines.local.decoder import Arena, Decoder, Workspace
 from relax_engine.backends.engines.local.kv_cache import KVCache
 from relax_engine.backends.engines.local.request import Request
@@ -71,37 +72,22 @@ class DecodePlan:
         previous: Tensor,
     ) -> None:
         arch, count, device = decoder.arch, len(rows), decoder.device
-        kv, group, dim = arch.num_kv_heads, arch.group_size, arch.head_dim
         self.decoder, self.cache, self.sampling, self.stops = decoder, cache, sampling, stops
         low = min(request.start for request in rows) // BUCKET * BUCKET
         self.high = min((cache.cursor // BUCKET + 1) * BUCKET, cache.columns)
-        size = self.high - low
         self._first = cache.cursor
         self.ws = Workspace(arch, count, arena, dtype=decoder.dtype, device=device)
         self.logits = arena.get("logits", (count, arch.vocab_size), torch.float32, device)
         self.probs = arena.get("probs", (count, arch.vocab_size), torch.float32, device)
         self.cdf = arena.get("cdf", (count, arch.vocab_size), torch.float32, device)
-        self._scores = arena.get("scores", (count * kv, group, size), decoder.dtype, device)
-        self._key_rows = [keys[:count] for keys in cache.keys]
-        self._value_rows = [values[:count] for values in cache.values]
-        self._keys = [keys.view(-1, dim, cache.columns)[: count * kv, :, low : self.high] for keys in cache.keys]
-        self._values = [values.view(-1, cache.columns, dim)[: count * kv, low : self.high] for values in cache.values]
-        self._bias_rows = cache.bias[: count * kv, 0]
-        self._bias = cache.bias[: count * kv, :, low : self.high].expand(count * kv, group, size)
+        attention = BagAttention if uses_bags(decoder.dtype, device) else MatmulAttention
+        self._attend = attention(cache, count, low, self.high)
+        self._bias_rows = cache.bias[: count * arch.num_kv_heads, 0]
         self._out_tokens, self._out_log_probs = cache.out_tokens[:count], cache.out_log_probs[:count]
         starts = torch.tensor([request.start for request in rows], device=device)
-        self._longest = cache.columns
-        self._ropes = [decoder.rope(column - starts, self._longest) for column in range(cache.cursor, self.high)]
+        self._ropes = [decoder.rope(column - starts, cache.columns) for column in range(cache.cursor, self.high)]
         self._uniforms = torch.from_numpy(output_uniforms(rows, range(cache.cursor, self.high))).to(device)
         self.tokens = previous
-
-    def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
-        column, scores = self.cache.cursor, self._scores
-        self._key_rows[layer].select(3, column).copy_(k)
-        self._value_rows[layer].select(2, column).copy_(v)
-        torch.baddbmm(self._bias, q, self._keys[layer], out=scores)
-        torch._softmax(scores, -1, False, out=scores)
-        torch.bmm(scores, self._values[layer], out=out)
 
     def step(self) -> bool:
         """One token for every row; True when some row drew a stop token."""

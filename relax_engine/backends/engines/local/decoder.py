@@ -17,9 +17,9 @@ from torch import Tensor
 from relax_engine.backends.engines.local.arch import Architecture, inverse_frequencies
 from relax_engine.backends.engines.local.weights import FusedWeights
 
-Attend = Callable[[int, Tensor, Tensor, Tensor, Tensor], None]
-"""`attend(layer, q, k, v, out)` with q `[rows * kv, group, dim]` (rotated and scaled), k and v
-`[rows, kv, dim]` (k rotated); writes `out` `[rows * kv, group, dim]`."""
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""`attend(layer, q, k, v)` with q `[rows * kv, group, dim]` (rotated and scaled), k and v
+`[rows, kv, dim]` (k rotated); returns `[rows, heads * dim]`."""
 
 
 class Arena:
@@ -68,8 +68,6 @@ class Workspace:
         self.qk_out = self.rotated if dtype == f32 else buffer("qk_out", rows, kv, group + 1, dim)
         self.q = self.qk_out.view(rows * kv, group + 1, dim)[:, :group]
         self.k = self.qk_out[:, :, group]
-        self.attended = buffer("attended", rows * kv, group, dim)
-        self.attended_rows = self.attended.view(rows, kv * group * dim)
         self.gate_up = buffer("gate_up", rows, 2 * arch.intermediate_size)
         self.gate, self.up = self.gate_up.chunk(2, dim=-1)
         self.activated = buffer("activated", rows, arch.intermediate_size)
@@ -120,13 +118,12 @@ class Decoder:
             torch.mul(ws.complex_in, rope, out=ws.complex_out)
             if not in_float:
                 ws.qk_out.copy_(ws.rotated)
-            attend(index, ws.q, ws.k, ws.v, ws.attended)
-            x.addmm_(ws.attended_rows, layer.out)
+            x.addmm_(attend(index, ws.q, ws.k, ws.v), layer.out)
             if layer.out_bias is not None:
                 x.add_(layer.out_bias)
             self._rms(x, ws.norm, ws.scale, h)
             torch.mm(h, layer.gate_up, out=ws.gate_up)
-            torch.ops.aten.silu.out(ws.gate, out=ws.activated)
+            torch._C._nn.silu(ws.gate, out=ws.activated)
             ws.activated.mul_(ws.up)
             x.addmm_(ws.activated, layer.down)
 

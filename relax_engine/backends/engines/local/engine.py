@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from relax_engine.backends.engines.local.arch import load_architecture
+from relax_engine.backends.engines.local.attention import key_block
 from relax_engine.backends.engines.local.decoder import Decoder
 from relax_engine.backends.engines.local.errors import BadRequestError, EngineError
 from relax_engine.backends.engines.local.kv_cache import KVCache
@@ -95,7 +96,8 @@ class LocalEngine:
         with torch.inference_mode():
             weights = fuse(self.arch, self.raw, dtype=self.dtype, device=self.device)
             decoder = Decoder(self.arch, weights, dtype=self.dtype, device=self.device)
-            cache = KVCache(self.arch, total, dtype=self.dtype, device=self.device)
+            block = key_block(self.dtype, self.device)
+            cache = KVCache(self.arch, total, block=block, dtype=self.dtype, device=self.device)
         self.scheduler = Scheduler(
             decoder,
             cache,

@@ -18,28 +18,43 @@ from relax_engine.backends.engines.local.arch import Architecture
 NEGATIVE = float("-inf")
 
 
-def padded_columns(columns: int) -> int:
-    """The smallest stride >= `columns` that is 16 modulo 32: powers of two would collide in the CPU's cache sets."""
-    return (max(columns, 16) + 15) // 32 * 32 + 16
 
 
 class KVCache:
     """Preallocated pools of `total_tokens` tokens per layer, viewed as `rows` x `columns`.
 
-    Keys are stored transposed, `[rows, kv, dim, columns]`, values as `[rows, kv, columns, dim]`: both
-    products of a decoding step are then plain batched matrix products. `bias` `[rows * kv, 1, columns]` is 0
-    where a row has a token and -inf elsewhere; it is the attention mask.
+    Keys are stored transposed and in blocks of `block` columns, `[blocks, rows, kv, dim, block]`, values as
+    `[rows, kv, columns, dim]`. `bias` `[rows * kv, 1, columns]` is 0 where a row has a token and -inf elsewhere;
+    it is the attention mask.
     """
 
-    def __init__(self, arch: Architecture, total_tokens: int, *, dtype: torch.dtype, device: torch.device) -> None:
-        self.arch, self.total_tokens, self.dtype, self.device = arch, total_tokens, dtype, device
-        self._elements = total_tokens * arch.num_kv_heads * arch.head_dim
+    def __init__(
+        self,
+        arch: Architecture,
+        total_tokens: int,
+        *,
+        block: int | None,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """`block` None makes one block of all columns; the size is rounded up to hold one row of `total_tokens`."""
+        self.arch, self.dtype, self.device = arch, dtype, device
+        self._fixed_block = block
+        self.total_tokens = self.padded_columns(total_tokens)
+        self.block = block or 0
+        self._elements = self.total_tokens * arch.num_kv_heads * arch.head_dim
         self._pools: list[Tensor] = []
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
         self.rows = self.columns = 0
         self.cursor = 0
         self.allocate()
+
+    def padded_columns(self, columns: int) -> int:
+        """The smallest row length >= `columns`: whole blocks, or 16 modulo 32 (powers of two collide in cache sets)."""
+        if self._fixed_block is not None:
+            return -(-columns // self._fixed_block) * self._fixed_block
+        return (max(columns, 16) + 15) // 32 * 32 + 16
 
     @property
     def allocated(self) -> bool:
@@ -72,7 +87,11 @@ class KVCache:
             raise ValueError(f"{rows} rows x {columns} columns exceed the cache of {self.total_tokens} tokens")
         used = rows * columns * kv * dim
         layers = self.arch.num_layers
-        self.keys = [self._pools[i][:used].view(rows, kv, dim, columns) for i in range(layers)]
+        self.block = self._fixed_block or columns
+        if columns % self.block:
+            raise ValueError(f"{columns} columns are not a multiple of the block of {self.block}")
+        shape = (columns // self.block, rows, kv, dim, self.block)
+        self.keys = [self._pools[i][:used].view(shape) for i in range(layers)]
         self.values = [self._pools[layers + i][:used].view(rows, kv, columns, dim) for i in range(layers)]
         self.rows, self.columns = rows, columns
         self.bias = torch.full((rows * kv, 1, columns), NEGATIVE, dtype=self.dtype, device=self.device)
@@ -85,7 +104,7 @@ class KVCache:
         Returns the shift that was added to every column.
         """
         high, shift = self.cursor, target - low
-        keys = [k[:active, :, :, low:high].clone() for k in self.keys]
+        keys = [self._key_columns(layer, slice(0, active), low, high) for layer in range(self.arch.num_layers)]
         values = [v[:active, :, low:high].clone() for v in self.values]
         kv = self.arch.num_kv_heads
         bias = self.bias[: active * kv, :, low:high].clone()
@@ -93,12 +112,26 @@ class KVCache:
         self.layout(rows, columns)
         span = slice(low + shift, high + shift)
         for index in range(self.arch.num_layers):
-            self.keys[index][:active, :, :, span] = keys[index]
+            self._store_keys(index, slice(0, active), span.start, keys[index])
             self.values[index][:active, :, span] = values[index]
         self.bias[: active * kv, :, span] = bias
         self.out_tokens[:active, span], self.out_log_probs[:active, span] = tokens, log_probs
         self.cursor = high + shift
         return shift
+
+    def _key_columns(self, layer: int, rows: slice, low: int, high: int) -> Tensor:
+        """A copy of the keys of `rows`, columns `[low, high)`: `[rows, kv, dim, high - low]`."""
+        first, last = low // self.block, (high - 1) // self.block + 1
+        columns = torch.cat(list(self.keys[layer][first:last, rows]), dim=-1)
+        return columns[..., low - first * self.block : high - first * self.block]
+
+    def _store_keys(self, layer: int, rows: slice, low: int, keys: Tensor) -> None:
+        """Write `keys` `[rows, kv, dim, n]` to columns `[low, low + n)`."""
+        high = low + keys.shape[-1]
+        for block in range(low // self.block, (high - 1) // self.block + 1):
+            base = block * self.block
+            first, last = max(low, base), min(high, base + self.block)
+            self.keys[layer][block, rows, :, :, first - base : last - base] = keys[..., first - low : last - low]
 
     def move_rows(self, source: Sequence[int], target: Sequence[int], low: int) -> None:
         """Copy columns `[low, cursor)` of rows `source` to rows `target` (disjoint)."""
@@ -106,7 +139,8 @@ class KVCache:
         dst = torch.tensor(target, device=self.device)
         span = slice(low, self.cursor)
         for keys, values in zip(self.keys, self.values, strict=True):
-            keys[dst, :, :, span] = keys[src, :, :, span]
+            for block in keys[low // self.block : (self.cursor - 1) // self.block + 1]:
+                block[dst] = block[src]
             values[dst, :, span] = values[src, :, span]
         bias = self.bias.view(self.rows, -1, self.columns)
         bias[dst] = bias[src]
@@ -121,7 +155,7 @@ class KVCache:
         """
         rows = slice(first_row, first_row + owner.shape[0])
         span = slice(self.cursor - keys.shape[-1], self.cursor)
-        self.keys[layer][rows, :, :, span] = keys.index_select(0, owner)
+        self._store_keys(layer, rows, span.start, keys.index_select(0, owner))
         self.values[layer][rows, :, span] = values.index_select(0, owner)
 
     def open_rows(self, first_row: int, starts: Tensor) -> None:

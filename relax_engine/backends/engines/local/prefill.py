@@ -90,7 +90,7 @@ class _ChunkAttention:
         # A padding query sees itself, so that its softmax is defined.
         self.mask = (visible | (column == query))[:, None]
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = self.keys[layer], self.values[layer]
         count, kv, dim, _ = keys.shape
         size, group = self.end - self.begin, q.shape[1]
@@ -100,7 +100,7 @@ class _ChunkAttention:
         seen_keys = keys[..., : self.end].transpose(2, 3).repeat_interleave(group, dim=1)
         seen_values = values[:, :, : self.end].repeat_interleave(group, dim=1)
         result = F.scaled_dot_product_attention(queries, seen_keys, seen_values, attn_mask=self.mask, scale=1.0)
-        out.view(count, size, kv * group, dim).copy_(result.transpose(1, 2))
+        return result.transpose(1, 2).reshape(count * size, kv * group * dim)
 
 
 def _log_probs(decoder: Decoder, states: Tensor, following: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ class Request:
     input_log_probs: list[float] | None = None
     cached_tokens: int = 0
     retractions: int = 0
+    finite: bool = True
     finish: dict[str, Any] | None = None
     start: int = 0
     first_column: int = 0

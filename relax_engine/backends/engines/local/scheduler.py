@@ -18,7 +18,7 @@ from torch import Tensor
 
 from relax_engine.backends.engines.local.decode import DecodePlan, StopTable, output_uniforms
 from relax_engine.backends.engines.local.decoder import Arena, Decoder
-from relax_engine.backends.engines.local.kv_cache import KVCache, padded_columns
+from relax_engine.backends.engines.local.kv_cache import KVCache
 from relax_engine.backends.engines.local.prefill import blocks, prefill
 from relax_engine.backends.engines.local.request import Batch, Request
 from relax_engine.backends.engines.local.sampling import RowSampling, sample
@@ -154,12 +154,12 @@ class Scheduler:
                 break
             prefix = max(longest_prefix, len(request.prompt) + len(request.output_ids))
             remaining = max(most_remaining, request.remaining)
-            needed = padded_columns(prefix + remaining)
+            needed = cache.padded_columns(prefix + remaining)
             count = len(self.rows) + len(chosen) + 1
             if count * needed > cache.total_tokens and (self.rows or chosen):
                 break
             longest_prefix, most_remaining = prefix, remaining
-            columns = min(needed, cache.total_tokens)
+            columns = needed
             chosen.append(request)
         if not chosen:
             return chosen
@@ -173,7 +173,7 @@ class Scheduler:
         low = min(request.start for request in self.rows)
         fits = longest_prefix <= cache.cursor and cache.cursor + most_remaining <= cache.columns
         if count > cache.rows or not fits:
-            generous = padded_columns(2 * columns + _HEADROOM)
+            generous = cache.padded_columns(2 * columns + _HEADROOM)
             rows = min(self.max_running, max(count, 2 * cache.rows))
             if rows * generous > cache.total_tokens:
                 rows, generous = count, columns
@@ -282,9 +282,11 @@ class Scheduler:
     def _collect(self, request: Request) -> None:
         """Take the recorded outputs of a row into its request."""
         row = self.rows.index(request)
-        span = slice(request.first_column, self.cache.cursor)
-        request.output_ids.extend(self.cache.out_tokens[row, span].tolist())
-        request.log_probs.extend(self.cache.out_log_probs[row, span].tolist())
+        log_probs = self.cache.out_log_probs[row, request.first_column : self.cache.cursor]
+        request.output_ids.extend(self.cache.out_tokens[row, request.first_column : self.cache.cursor].tolist())
+        request.log_probs.extend(log_probs.tolist())
+        # A NaN or an infinity makes the sum one too.
+        request.finite = request.finite and math.isfinite(float(log_probs.sum()))
         request.extend_span(self.version, len(request.output_ids))
 
     def _finish_rows(self) -> bool:
@@ -322,8 +324,8 @@ class Scheduler:
     def _finish(self, request: Request, reason: dict[str, Any]) -> None:
         if request in self.rows:
             self._collect(request)
-        bad = next((i for i, value in enumerate(request.log_probs) if not math.isfinite(value)), None)
-        if bad is not None:
+        if not request.finite:
+            bad = next(i for i, value in enumerate(request.log_probs) if not math.isfinite(value))
             message = f"output {bad}: the logits are not finite under weights version {self.version!r}"
             reason = {"type": "abort", "message": message}
             del request.output_ids[bad:], request.log_probs[bad:]
