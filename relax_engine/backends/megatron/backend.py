@@ -205,7 +205,7 @@ class MegatronBackend:
         names = getattr(loss_fn, "columns", None) or list(rows)
         inputs = LossInputs(
             columns={name: torch.tensor(rows[name].values).to(self._device) for name in names},
-            offsets=torch.from_numpy(packing.response_offsets).to(self._device),
+            offsets=self._to_device(packing.response_offsets),
         )
         log_probs, entropies = (output[0], output[1]) if entropy else (output, None)
         loss, metrics = loss_fn(log_probs, entropies, inputs)
@@ -218,14 +218,17 @@ class MegatronBackend:
     def _forward(
         self, packing: Packing, temperature: float, *, entropy: bool, model: torch.nn.Module | None = None
     ) -> Tensor:
-        move = lambda array: torch.from_numpy(array).to(self._device)  # noqa: E731
+        predictors, targets = self._to_device(packing.predictors), self._to_device(packing.targets)
         return (model or self._model)(
-            input_ids=move(packing.tokens)[None],
+            input_ids=self._to_device(packing.tokens)[None],
             position_ids=None,
             attention_mask=None,
-            labels=ResponseTargets(move(packing.predictors), move(packing.targets), temperature, entropy),
+            labels=ResponseTargets(predictors, targets, temperature, entropy),
             packed_seq_params=PackedSequences.of(packing, self._rotary, self._device),
         )
+
+    def _to_device(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
 
     def _largest_of_all_ranks(self, count: int) -> int:
         if self.data_parallel_size == 1:

@@ -116,7 +116,8 @@ def optimizer_state(
         _create_state(optimizer)
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
     metadata = {**_SHARDING, "dp_cp_group": group, "distrib_optim_fully_reshardable_mem_efficient": True}
-    return optimizer.sharded_state_dict(model_state, is_loading=loading, metadata=metadata)
+    content = optimizer.sharded_state_dict(model_state, is_loading=loading, metadata=metadata)
+    return {name: value for name, value in content.items() if value is not None}  # on one data-parallel rank only
 
 
 def _create_state(optimizer: MegatronOptimizer) -> None:

@@ -101,16 +101,19 @@ def test_metrics_are_summed_over_ranks_and_maxima_are_maxima(reference: dict[str
     assert first["log_prob/max"] == pytest.approx(max(np.concatenate(reference["log_probs"])), abs=1e-6)
 
 
-@pytest.mark.parametrize("distributed", [False, True], ids=["plain", "distributed-optimizer"])
-def test_a_checkpoint_of_two_tensor_ranks_resumes_there_exactly_and_in_one_process(
-    checkpoint: Path, tmp_path: Path, distributed: bool
+@pytest.mark.parametrize(
+    ("layout", "distributed"),
+    [(ParallelLayout(tensor=2), False), (ParallelLayout(tensor=2), True), (ParallelLayout(), True)],
+    ids=["tp2", "tp2-distributed-optimizer", "dp2-distributed-optimizer"],
+)
+def test_a_checkpoint_of_two_ranks_resumes_there_exactly_and_in_one_process(
+    checkpoint: Path, tmp_path: Path, layout: ParallelLayout, distributed: bool
 ) -> None:
     options = {"use_distributed_optimizer": distributed, "lr_decay_style": "linear", "lr_decay_iters": 10}
-    two = make_settings(checkpoint, ParallelLayout(tensor=2), optimizer=options)
+    two = make_settings(checkpoint, layout, optimizer=options)
     directory = str(tmp_path / "iter_0000003")
     saved = run_world(_train, 2, two, directory)[0]
-    resumed = run_world(_resume, 2, two, directory)
-    for answer in resumed:
+    for answer in run_world(_resume, 2, two, directory):
         assert answer["extra"] == {"rows": 7}
         assert answer["next"] == saved["next"]
     alone = _resume(0, 1, "", make_settings(checkpoint, optimizer=options), directory)
