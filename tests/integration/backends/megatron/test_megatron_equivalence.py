@@ -14,6 +14,7 @@ from worlds import AdvantageLoss, clone, hf_model, make_batch, make_checkpoint, 
 from relax_engine.backends.megatron.backend import MegatronBackend
 from relax_engine.backends.megatron.settings import RecomputeSettings
 from relax_engine.checkpoint.families import UnknownArchitectureError
+from relax_engine.config import RunConfig
 from relax_engine.stream.columns import Column, ColumnBatch
 
 LENGTHS = [100, 5, 5, 5, 37, 2]
@@ -95,7 +96,10 @@ def test_bfloat16_round_trips_bitwise_and_scores_near_float32(tmp_path: Path) ->
     log_probs = backend.forward_log_probs(batch, temperature=1.0, max_tokens=1000).values
     before = step(backend, batch)
     after = step(backend, batch)
+    # Steps start from the loaded weights, not from a float32 copy made before loading.
+    moved = max((tensor - exported[name]).abs().max().item() for name, tensor in backend.named_hf_tensors())
     backend.close()
+    assert 0.0 < moved < 0.05
     hf = hf_model("Qwen3", tied=True).to(torch.bfloat16)
     assert all(tensor.dtype == torch.bfloat16 for tensor in exported.values())
     assert all(torch.equal(exported[name], parameter) for name, parameter in hf.named_parameters())
@@ -209,6 +213,15 @@ def test_a_response_without_prompt_is_refused(checkpoint: Path) -> None:
     with pytest.raises(ValueError, match="row 1 of the batch has 4 tokens and a response of 4"):
         backend.forward_log_probs(make_batch([5, 4], [2, 4]), temperature=1.0, max_tokens=100)
     backend.close()
+
+
+def test_a_backend_is_built_from_the_run_configuration(checkpoint: Path) -> None:
+    flags = {"hf_checkpoint": str(checkpoint), "lr": 3e-3, "lr_decay_style": "linear", "num_rollout": 4}
+    backend = MegatronBackend(RunConfig.from_flat(**flags), rank=0, world_size=1, init_method="")
+    backend.load_hf(checkpoint)
+    rates = [step(backend, make_batch([9, 4], [2, 1]))["lr"] for _ in range(3)]
+    backend.close()
+    assert rates == pytest.approx([3e-3, 3e-3 * 3 / 4, 3e-3 * 2 / 4])
 
 
 def test_unknown_architecture_fails_before_joining_a_world(tmp_path: Path) -> None:

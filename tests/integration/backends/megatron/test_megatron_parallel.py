@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worlds import clone, make_batch, make_checkpoint, make_settings, run_world, share, single, step
+from worlds import AdvantageLoss, clone, make_batch, make_checkpoint, make_settings, run_world, share, single, step
 
 from relax_engine.backends.megatron.backend import MegatronBackend
 from relax_engine.backends.megatron.settings import ParallelLayout
@@ -170,4 +170,32 @@ def test_a_rank_without_rows_keeps_step_with_the_others(checkpoint: Path) -> Non
     expected = step(backend, make_batch([30, 20, 25], [5, 6, 7]), size=1)
     backend.close()
     for (actual,) in run_world(_starve, 2, settings):
+        assert all(_close(actual[name], expected[name]) for name in expected), (actual, expected)
+
+
+class CountingLoss(AdvantageLoss):
+    """Also reports how often it was called."""
+
+    def __call__(self, *args: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        loss, metrics = super().__call__(*args)
+        return loss, metrics | {"calls/sum": torch.ones(())}
+
+
+def _uneven(rank: int, size: int, init: str, settings: Any) -> dict[str, float]:
+    backend = MegatronBackend(settings, rank=rank, world_size=size, init_method=init)
+    backend.load_hf(settings.hf_checkpoint)
+    batch = make_batch([30, 8, 28, 9], [5, 6, 7, 1]).select([0, 2] if rank == 0 else [1, 3])
+    metrics = backend.train_step(batch, CountingLoss(), temperature=0.8, max_tokens=40, micro_batch_size=1)
+    backend.close()
+    return metrics
+
+
+def test_all_ranks_make_as_many_micro_batches_as_the_one_that_needs_most(checkpoint: Path) -> None:
+    # 30 + 28 tokens do not fit the budget of 40, 8 + 9 do; the second rank divides its rows all the same.
+    settings = make_settings(checkpoint)
+    backend = single(settings)
+    expected = step(backend, make_batch([30, 8, 28, 9], [5, 6, 7, 1]), size=4)
+    backend.close()
+    for actual in run_world(_uneven, 2, settings):
+        assert actual.pop("calls/sum") == 4.0
         assert all(_close(actual[name], expected[name]) for name in expected), (actual, expected)
