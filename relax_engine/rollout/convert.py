@@ -70,5 +70,5 @@ def rollout_metrics(groups: Sequence[SampleGroup], reward_key: str | None) -> di
             for key, value in sample.reward.items():
                 if isinstance(value, (int, float)) and key != reward_key:
                     parts.setdefault(key, []).append(float(value))
-    metrics.update({f"rollout/{key}": float(np.mean(values)) for key, values in parts.items()})
-    return metrics
+    # The metrics above win over a reward's part of the same name.
+    return {f"rollout/{key}": float(np.mean(values)) for key, values in parts.items()} | metrics
