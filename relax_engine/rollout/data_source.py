@@ -5,6 +5,7 @@ The order is a function of (file contents, seed, epoch) alone, so a position is 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -124,18 +125,17 @@ class PromptDataSource:
 
     def _make_group(self, row: int, group_index: int) -> SampleGroup:
         settings = self.settings
+        where = f"row {row} of --prompt-data {list(settings.prompt_data)}"
         record = self._table.slice(row, 1).to_pylist()[0]
-        prompt = messages_of(record[settings.input_key], row)
-        if settings.system_prompt and not isinstance(prompt, str):
-            prompt = [{"role": "system", "content": settings.system_prompt}, *prompt]
-        tokens = self._encode(prompt, row)
+        prompt = messages_of(record[settings.input_key], where)
+        tokens = self._encode(prompt, where)
         label = record[settings.label_key] if settings.label_key else None
         if label is not None and not isinstance(label, str):
             raise PromptDataError(
-                f"row {row}: label {label!r} is {type(label).__name__}, not a string; convert the column "
+                f"{where}: label {label!r} is {type(label).__name__}, not a string; convert the column "
                 f"{settings.label_key!r} first (`relax data convert`)"
             )
-        metadata = _metadata(record.get(settings.metadata_key)) if settings.metadata_key else {}
+        metadata = _metadata(record.get(settings.metadata_key), where) if settings.metadata_key else {}
         first = group_index * self.samples_per_group
         return [
             Sample(
@@ -149,22 +149,24 @@ class PromptDataSource:
             for member in range(self.samples_per_group)
         ]
 
-    def _encode(self, prompt: str | list[dict[str, Any]], row: int) -> list[int]:
+    def _encode(self, prompt: str | list[dict[str, Any]], where: str) -> list[int]:
         settings = self.settings
         if settings.apply_chat_template:
             messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+            if settings.system_prompt and messages[0]["role"] != "system":
+                messages = [{"role": "system", "content": settings.system_prompt}, *messages]
             text = self.tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True, **(settings.chat_template_kwargs or {})
             )
         elif isinstance(prompt, str):
             text = prompt
         else:
-            raise PromptDataError(f"row {row}: the prompt is a list of messages; pass --apply-chat-template")
+            raise PromptDataError(f"{where}: the prompt is a list of messages; pass --apply-chat-template")
         tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         limit = settings.max_prompt_tokens
         if limit is not None and len(tokens) > limit:
             raise PromptDataError(
-                f"row {row} of {settings.prompt_data!r}: the prompt has {len(tokens)} tokens, the limit is {limit}; "
+                f"{where}: the prompt has {len(tokens)} tokens, the limit is {limit}; "
                 "raise --rollout-max-prompt-len (within the model's context) or drop the row"
             )
         return tokens
@@ -175,14 +177,15 @@ class PromptDataSource:
         return np.random.default_rng([self.settings.seed, epoch]).permutation(len(self))
 
 
-def _metadata(value: Any) -> dict[str, Any]:
+def _metadata(value: Any, where: str) -> dict[str, Any]:
     if value is None:
         return {}
     if isinstance(value, str):
-        value = json.loads(value)
+        with contextlib.suppress(json.JSONDecodeError):
+            value = json.loads(value)
     if isinstance(value, dict):
         return value
-    raise PromptDataError(f"metadata must be a struct or a JSON object, got {type(value).__name__}")
+    raise PromptDataError(f"{where}: metadata must be a struct or a JSON object, got {value!r:.80}")
 
 
 def _fingerprint(table: pa.Table, settings: DataSettings) -> str:

@@ -1,4 +1,4 @@
-"""Reading prompt files: Parquet and JSONL, lists of them, and row slices (`data.parquet[100:200]`).
+"""Reading prompt files: Parquet and JSONL, lists and directories of them, and row slices (`data.parquet[100:200]`).
 
 What lives here: bytes on disk to an Arrow table. What does not: order, epochs and tokens
 (`data_source`), conversion between layouts (`data_prep`).
@@ -19,6 +19,7 @@ import pyarrow.parquet
 
 from relax_engine.errors import RelaxError
 
+_SUFFIXES = (".parquet", ".jsonl", ".json")
 _SLICE = re.compile(r"^(?P<path>.+)\[(?P<start>\d*):(?P<stop>\d*)\]$")
 
 
@@ -36,7 +37,7 @@ class PromptFile:
 
 
 def parse_prompt_data(spec: str | Sequence[str]) -> list[PromptFile]:
-    """Files named by a `--prompt-data` value: a path, a slice, or a list literal of either."""
+    """Files named by a `--prompt-data` value: a file, a directory, a slice, or a list literal of these."""
     if isinstance(spec, str):
         text = spec.strip()
         if text.startswith("["):
@@ -44,6 +45,8 @@ def parse_prompt_data(spec: str | Sequence[str]) -> list[PromptFile]:
                 names = ast.literal_eval(text)
             except (ValueError, SyntaxError) as error:
                 raise PromptDataError(f"--prompt-data {spec!r} is not a list of paths: {error}") from error
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise PromptDataError(f"--prompt-data {spec!r} is not a list of paths: every entry must be a string")
         else:
             names = [text]
     else:
@@ -51,7 +54,9 @@ def parse_prompt_data(spec: str | Sequence[str]) -> list[PromptFile]:
     files = []
     for name in names:
         match = _SLICE.match(name)
-        if match is None:
+        if match is None and Path(name).is_dir():
+            files += [PromptFile(str(path)) for path in sorted(Path(name).iterdir()) if path.suffix in _SUFFIXES]
+        elif match is None:
             files.append(PromptFile(name))
         else:
             stop = match["stop"]
@@ -67,8 +72,14 @@ def read_prompts(spec: str | Sequence[str], *, columns: Sequence[str] = ()) -> p
     Raises:
         PromptDataError: missing or unreadable file, unknown format, missing column, no rows.
     """
-    tables = [_read_file(file, columns) for file in parse_prompt_data(spec)]
-    table = pa.concat_tables(tables, promote_options="permissive")
+    files = parse_prompt_data(spec)
+    if not files:
+        raise PromptDataError(f"--prompt-data {spec!r} names no Parquet or JSONL file")
+    tables = [_read_file(file, columns) for file in files]
+    try:
+        table = pa.concat_tables(tables, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise PromptDataError(f"the files of --prompt-data {spec!r} cannot be combined: {error}") from error
     if table.num_rows == 0:
         raise PromptDataError(f"--prompt-data {spec!r} holds no rows; give a file with at least one prompt")
     return table
@@ -81,11 +92,11 @@ def _read_file(file: PromptFile, columns: Sequence[str]) -> pa.Table:
     try:
         if path.suffix == ".parquet":
             table = pyarrow.parquet.read_table(path)
-        elif path.suffix in (".jsonl", ".json"):
+        elif path.suffix in _SUFFIXES:
             table = pyarrow.json.read_json(path)
         else:
             raise PromptDataError(f"prompt file {file.path!r}: unknown format {path.suffix!r}; use .parquet or .jsonl")
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, OSError) as error:  # Arrow reports damaged pages as OSError
         raise PromptDataError(f"prompt file {file.path!r} cannot be read: {error}") from error
     missing = [column for column in columns if column not in table.column_names]
     if missing:
@@ -97,16 +108,16 @@ def _read_file(file: PromptFile, columns: Sequence[str]) -> pa.Table:
     return table.slice(file.start, max(0, stop - file.start))
 
 
-def messages_of(value: Any, row: int) -> str | list[dict[str, Any]]:
+def messages_of(value: Any, where: str) -> str | list[dict[str, Any]]:
     """A prompt cell as text or chat messages.
 
     Raises:
-        PromptDataError: neither, naming the row.
+        PromptDataError: neither, naming `where` (the row).
     """
     if isinstance(value, str) and value:
         return value
     if isinstance(value, list) and value and all(isinstance(m, dict) and m.get("role") for m in value):
         return [{key: item for key, item in message.items() if item is not None} for message in value]
     raise PromptDataError(
-        f"row {row}: a prompt is a non-empty string or a list of {{role, content}} messages, got {value!r:.120}"
+        f"{where}: a prompt is a non-empty string or a list of {{role, content}} messages, got {value!r:.120}"
     )
