@@ -1,0 +1,130 @@
+"""Prompt files: slices, lists, formats, and what is said about a bad one."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from relax_engine.rollout.prompts import PromptDataError, PromptFile, messages_of, parse_prompt_data, read_prompts
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> Path:
+    path = tmp_path / "ten.parquet"
+    pq.write_table(pa.table({"prompt": [f"p{i}" for i in range(10)], "label": [str(i) for i in range(10)]}), path)
+    return path
+
+
+def jsonl(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def prompts(spec: str | list[str]) -> list[str]:
+    return read_prompts(spec, columns=["prompt"])["prompt"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("spec", "files"),
+    [
+        ("a.parquet", [PromptFile("a.parquet")]),
+        ("a.parquet[5:]", [PromptFile("a.parquet", 5)]),
+        ("a.parquet[:7]", [PromptFile("a.parquet", 0, 7)]),
+        ("  a.parquet[100:200] ", [PromptFile("a.parquet", 100, 200)]),
+        ("['a.parquet', 'b.jsonl[1:2]']", [PromptFile("a.parquet"), PromptFile("b.jsonl", 1, 2)]),
+        (["x[1]/a.parquet[0:3]", "b.parquet"], [PromptFile("x[1]/a.parquet", 0, 3), PromptFile("b.parquet")]),
+        ("dir[0:3]/a.parquet", [PromptFile("dir[0:3]/a.parquet")]),  # a slice stands at the end
+    ],
+)
+def test_a_value_names_files_and_rows(spec: str | list[str], files: list[PromptFile]) -> None:
+    assert parse_prompt_data(spec) == files
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [("[2:5]", ["p2", "p3", "p4"]), ("[8:]", ["p8", "p9"]), ("[:1]", ["p0"]), ("[9:99]", ["p9"])],
+)
+def test_slices_take_the_rows_that_python_would(parquet: Path, rows: str, expected: list[str]) -> None:
+    assert prompts(f"{parquet}{rows}") == expected
+
+
+def test_files_keep_the_order_given(parquet: Path, tmp_path: Path) -> None:
+    other = jsonl(tmp_path / "other.jsonl", [{"label": "x", "prompt": "q0"}, {"prompt": "q1", "label": "y"}])
+    assert prompts([f"{other}[1:]", f"{parquet}[:2]", str(other)]) == ["q1", "p0", "p1", "q0", "q1"]
+    assert prompts(str([str(other), f"{parquet}[3:4]"])) == ["q0", "q1", "p3"]
+
+
+def test_files_may_differ_in_columns_that_nobody_asked_for(parquet: Path, tmp_path: Path) -> None:
+    other = jsonl(tmp_path / "other.jsonl", [{"prompt": "q0", "extra": {"a": 1}}])
+    table = read_prompts([str(parquet), str(other)], columns=["prompt"])
+    assert table.num_rows == 11
+    assert table["label"].to_pylist()[-1] is None
+
+
+def test_a_directory_stands_for_its_files_in_order(parquet: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    jsonl(folder / "b.jsonl", [{"prompt": "b"}])
+    jsonl(folder / "a.jsonl", [{"prompt": "a"}])
+    (folder / "README.md").write_text("no prompts")
+    assert prompts([str(folder), f"{parquet}[:1]"]) == ["a", "b", "p0"]
+
+
+def damaged(path: Path) -> Path:
+    """A valid footer over pages that are not."""
+    pq.write_table(pa.table({"prompt": [f"text {i * 7919}" for i in range(2000)]}), path, compression="zstd")
+    data = bytearray(path.read_bytes())
+    data[40:4000] = bytes(3960)
+    path.write_bytes(data)
+    return path
+
+
+def test_every_bad_file_is_named_with_the_way_out(parquet: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    text = tmp_path / "prompts.txt"
+    text.write_text("hello")
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes(parquet.read_bytes()[:-10])
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"prompt": "a"}\n{"prompt": \n')
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    mixed = jsonl(tmp_path / "mixed.jsonl", [{"prompt": {"role": "user"}}])
+    cases = {
+        f"{tmp_path}/none.parquet": r"none\.parquet' does not exist",
+        str(bare): r"bare' names no Parquet or JSONL file",
+        str(text): r"prompts\.txt': unknown format '\.txt'; use \.parquet or \.jsonl",
+        str(cut): r"cut\.parquet' cannot be read",
+        str(damaged(tmp_path / "damaged.parquet")): r"damaged\.parquet' cannot be read",
+        str(broken): r"broken\.jsonl' cannot be read",
+        str(empty): r"empty\.jsonl' cannot be read: .*[Ee]mpty",
+        f"{parquet}[10:20]": r"holds no rows; give a file with at least one prompt",
+        f"{parquet}[5:2]": r"holds no rows",
+        str([str(parquet), str(mixed)]): r"mixed\.jsonl.* cannot be combined: ",
+        "['a.parquet'": r"is not a list of paths",
+        "[1, 2]": r"is not a list of paths",
+    }
+    for spec, message in cases.items():
+        with pytest.raises(PromptDataError, match=message):
+            read_prompts(spec, columns=["prompt"])
+
+
+def test_a_missing_column_is_named_with_those_that_exist(parquet: Path, tmp_path: Path) -> None:
+    other = jsonl(tmp_path / "other.jsonl", [{"question": "q"}])
+    with pytest.raises(
+        PromptDataError, match=r"other\.jsonl' has no column 'prompt'; it has \['question'\].*--input-key"
+    ):
+        read_prompts([str(parquet), str(other)], columns=["prompt"])
+
+
+def test_a_prompt_is_text_or_messages() -> None:
+    assert messages_of("hello", "row 0") == "hello"
+    # Parquet gives every message of a column the same keys; the absent ones are null.
+    message = {"role": "user", "content": "hi", "tool_calls": None}
+    assert messages_of([message], "row 0") == [{"role": "user", "content": "hi"}]
+    for bad in ("", [], None, 3, [{"content": "no role"}], ["text"]):
+        with pytest.raises(PromptDataError, match=r"row 17: a prompt is a non-empty string or a list of"):
+            messages_of(bad, "row 17")

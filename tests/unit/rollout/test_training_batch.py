@@ -1,0 +1,131 @@
+"""Samples as columns, and the metrics of a rollout."""
+
+import math
+
+import numpy as np
+import pytest
+
+from relax_engine.algorithms import registry
+from relax_engine.algorithms.settings import AlgorithmSettings
+from relax_engine.rollout.convert import rollout_metrics, to_columns
+from relax_engine.stream.columns import ColumnBatch
+from relax_engine.types import Sample, SampleStatus, WeightVersionSpan
+
+GRPO = registry.get("grpo")
+
+
+def sample(group: int, index: int, reward: object, *, response: int = 2, versions: tuple[int, ...] = (3,)) -> Sample:
+    spans = [WeightVersionSpan(version, at, at + 1) for at, version in enumerate(versions)] if response else []
+    return Sample(
+        group_index=group,
+        index=index,
+        tokens=[1, 2, 3, *range(10, 10 + response)],
+        response_length=response,
+        loss_mask=[1] * response,
+        rollout_log_probs=[-0.25] * response,
+        reward=reward,
+        weight_versions=spans,
+        status=SampleStatus.COMPLETED,
+    )
+
+
+def columns(groups: list[list[Sample]], **settings: object) -> ColumnBatch:
+    key = settings.pop("reward_key", None)
+    return to_columns(groups, GRPO, AlgorithmSettings(**settings), key)
+
+
+def test_names_types_and_layout() -> None:
+    batch = columns([[sample(7, 14, 1.0), sample(7, 15, 0.0, response=4, versions=(3, 5))]])
+    ragged = {"tokens": "int32", "loss_masks": "uint8", "rollout_log_probs": "float32"}
+    fixed = {
+        "response_lengths": "int32", "rewards": "float32", "raw_reward": "float32", "group_index": "int64",
+        "sample_indices": "int64", "truncated": "uint8", "first_version": "int32", "last_version": "int32",
+    }  # fmt: skip
+    assert {name: str(column.values.dtype) for name, column in batch.items()} == ragged | fixed
+    assert {name for name, column in batch.items() if column.offsets is not None} == set(ragged)
+    assert batch["tokens"].row(1).tolist() == [1, 2, 3, 10, 11, 12, 13]
+    assert batch["response_lengths"].values.tolist() == [2, 4]
+    for name in ("loss_masks", "rollout_log_probs"):
+        assert batch[name].offsets.tolist() == [0, 2, 6]
+    assert (batch["group_index"].values.tolist(), batch["sample_indices"].values.tolist()) == ([7, 7], [14, 15])
+    assert (batch["first_version"].values.tolist(), batch["last_version"].values.tolist()) == ([3, 3], [3, 5])
+
+
+def test_an_empty_response_keeps_its_row() -> None:
+    batch = columns([[sample(0, 0, 1.0), sample(0, 1, 0.0, response=0), sample(0, 2, 0.5)]])
+    assert batch.num_rows == 3
+    assert batch["tokens"].row(1).tolist() == [1, 2, 3]
+    assert batch["loss_masks"].lengths.tolist() == [2, 0, 2]
+    assert batch["first_version"].values.tolist() == [3, -1, 3]
+    assert batch["last_version"].values.tolist() == [3, -1, 3]
+    only_empty = columns([[sample(0, 0, 1.0, response=0)]])
+    assert str(only_empty["rollout_log_probs"].values.dtype) == "float32"
+
+
+def test_masks_are_taken_over_and_a_removed_sample_has_none() -> None:
+    masked, removed = sample(0, 0, 1.0, response=3), sample(0, 1, 0.0, response=3)
+    masked.loss_mask = [1, 0, 1]
+    removed.remove_sample = True
+    batch = columns([[masked, removed]])
+    assert batch["loss_masks"].values.tolist() == [1, 0, 1, 0, 0, 0]
+    # It still is part of its group's statistics.
+    assert batch["rewards"].values[0] > 0
+
+
+def test_rewards_are_normalised_by_group_id_and_raw_ones_kept() -> None:
+    # Two groups of different size and level: mean 0 in each; GRPO divides by the sample standard deviation.
+    groups = [[sample(4, 0, 0.0), sample(4, 1, 1.0)], [sample(9, 2, 10.0), sample(9, 3, 10.0), sample(9, 4, 13.0)]]
+    batch = columns(groups)
+    rewards = batch["rewards"].values
+    assert batch["raw_reward"].values.tolist() == [0.0, 1.0, 10.0, 10.0, 13.0]
+    assert rewards[:2] == pytest.approx([-0.5 / math.sqrt(0.5), 0.5 / math.sqrt(0.5)], rel=1e-3)
+    assert rewards[2:] == pytest.approx(np.array([-1, -1, 2]) / math.sqrt(3), rel=1e-3)
+    centred = columns(groups, disable_grpo_std_normalization=True)["rewards"].values
+    assert centred == pytest.approx([-0.5, 0.5, -1, -1, 2])
+    raw = columns(groups, disable_rewards_normalization=True)["rewards"].values
+    assert raw.tolist() == [0.0, 1.0, 10.0, 10.0, 13.0]
+
+
+def test_a_group_without_spread_has_zero_rewards() -> None:
+    assert columns([[sample(0, 0, 0.3), sample(0, 1, 0.3)]])["rewards"].values.tolist() == [0.0, 0.0]
+
+
+def test_the_reward_key_picks_the_score() -> None:
+    pair = [sample(0, 0, {"score": 1.0, "format": 0.5}), sample(0, 1, {"score": 0.0, "format": 1.0})]
+    assert columns([pair], reward_key="score")["raw_reward"].values.tolist() == [1.0, 0.0]
+    with pytest.raises(ValueError, match=r"sample 0: the reward is a dict .*format.*score.*--reward-key"):
+        columns([pair])
+
+
+def test_an_unscored_sample_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"sample 5 \(group 2\) has no reward"):
+        columns([[sample(2, 5, None)]])
+
+
+def test_rollout_metrics() -> None:
+    groups = [
+        [sample(0, 0, {"score": 1.0, "format": 1.0}, response=1), sample(0, 1, {"score": 0.0, "format": 0.0})],
+        [sample(1, 2, {"score": 1.0, "format": 0.5}, response=9), sample(1, 3, {"score": 1.0, "format": 0.5})],
+    ]
+    groups[1][0].status = SampleStatus.TRUNCATED
+    metrics = rollout_metrics(groups, "score")
+    assert metrics == {
+        "rollout/raw_reward": 0.75,
+        "rollout/response_len/mean": 3.5,
+        "rollout/response_len/median": 2.0,
+        "rollout/response_len/max": 9.0,
+        "rollout/response_len/min": 1.0,
+        "rollout/truncated_ratio": 0.25,
+        "rollout/zero_std_ratio": 0.5,
+        "rollout/format": 0.5,
+    }
+
+
+def test_a_reward_that_is_no_number_does_not_hide_the_others() -> None:
+    metrics = rollout_metrics([[sample(0, 0, 1.0), sample(0, 1, float("nan"))]], None)
+    assert metrics["rollout/raw_reward"] == 1.0
+
+
+def test_parts_of_a_reward_cannot_overwrite_a_metric() -> None:
+    metrics = rollout_metrics([[sample(0, 0, {"score": 1.0, "raw_reward": 9.0, "truncated_ratio": 9.0})]], "score")
+    assert (metrics["rollout/raw_reward"], metrics["rollout/truncated_ratio"]) == (1.0, 0.0)
