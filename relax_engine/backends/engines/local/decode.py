@@ -77,7 +77,6 @@ class DecodePlan:
         self.high = min((cache.cursor // BUCKET + 1) * BUCKET, cache.columns)
         self._first = cache.cursor
         self.ws = Workspace(arch, count, arena, dtype=decoder.dtype, device=device)
-        self.logits = arena.get("logits", (count, arch.vocab_size), torch.float32, device)
         self.probs = arena.get("probs", (count, arch.vocab_size), torch.float32, device)
         self.cdf = arena.get("cdf", (count, arch.vocab_size), torch.float32, device)
         attention = BagAttention if uses_bags(decoder.dtype, device) else MatmulAttention
@@ -95,9 +94,9 @@ class DecodePlan:
         index = column - self._first
         self._bias_rows.select(1, column).zero_()
         self.decoder.forward(self.ws, self.tokens.view(-1), self._ropes[index], self._attend)
-        self.decoder.head_into(self.ws, self.logits)
-        self.stops.hold_back(self.logits, column)
-        self.tokens, log_probs = sample(self.logits, self._uniforms[index], self.sampling, self.probs, self.cdf)
+        logits = self.decoder.workspace_head(self.ws)
+        self.stops.hold_back(logits, column)
+        self.tokens, log_probs = sample(logits, self._uniforms[index], self.sampling, self.probs, self.cdf)
         self._out_tokens.select(1, column).copy_(self.tokens.view(-1))
         self._out_log_probs.select(1, column).copy_(log_probs.view(-1))
         self.cache.cursor = column + 1

@@ -52,24 +52,17 @@ class Workspace:
         self.rows = rows
         self.x, self.h = buffer("x", rows, hidden), buffer("h", rows, hidden)
         self.norm, self.scale = buffer("norm", rows, 1, kind=f32), buffer("scale", rows, 1, kind=f32)
-        self.qkv = buffer("qkv", rows, kv * (group + 2) * dim)
-        projected = self.qkv.view(rows, kv, group + 2, dim)
-        self.v = projected[:, :, group + 1]
-        # Rotation is done in float32: in place for float32 models, on a copy otherwise.
-        self.qk_source = projected[:, :, : group + 1]
-        self.qk = self.qk_source if dtype == f32 else buffer("qk", rows, kv, group + 1, dim, kind=f32)
+        self.projected = (rows, kv, group + 2, dim)
         self.qk_norm = buffer("qk_norm", rows, kv, group + 1, 1, kind=f32)
         self.qk_scale = buffer("qk_scale", rows, kv, group + 1, 1, kind=f32)
+        # Normalisation and rotation are done in float32.
         self.normed = buffer("normed", rows, kv, group + 1, dim, kind=f32)
         self.rotated = buffer("rotated", rows, kv, group + 1, dim, kind=f32)
-        unrotated = self.normed if arch.qk_norm else self.qk
-        self.complex_in = torch.view_as_complex(unrotated.unflatten(-1, (dim // 2, 2)))
+        self.complex_in = torch.view_as_complex(self.normed.unflatten(-1, (dim // 2, 2)))
         self.complex_out = torch.view_as_complex(self.rotated.unflatten(-1, (dim // 2, 2)))
         self.qk_out = self.rotated if dtype == f32 else buffer("qk_out", rows, kv, group + 1, dim)
         self.q = self.qk_out.view(rows * kv, group + 1, dim)[:, :group]
         self.k = self.qk_out[:, :, group]
-        self.gate_up = buffer("gate_up", rows, 2 * arch.intermediate_size)
-        self.gate, self.up = self.gate_up.chunk(2, dim=-1)
         self.activated = buffer("activated", rows, arch.intermediate_size)
 
 
@@ -106,38 +99,31 @@ class Decoder:
         torch.index_select(self.weights.embedding, 0, tokens, out=x)
         for index, layer in enumerate(self.weights.layers):
             self._rms(x, ws.norm, ws.scale, h)
-            if layer.qkv_bias is None:
-                torch.mm(h, layer.qkv, out=ws.qkv)
+            projected = layer.qkv(h).view(ws.projected)
+            qk, v = projected[:, :, :-1], projected[:, :, -1]
+            if layer.qk_norm is None:
+                ws.normed.copy_(qk)
             else:
-                torch.addmm(layer.qkv_bias, h, layer.qkv, out=ws.qkv)
-            if not in_float:
-                ws.qk.copy_(ws.qk_source)
-            if layer.qk_norm is not None:
-                self._rms(ws.qk, ws.qk_norm, ws.qk_scale, ws.normed)
+                self._rms(qk, ws.qk_norm, ws.qk_scale, ws.normed)
                 ws.normed.mul_(layer.qk_norm)
             torch.mul(ws.complex_in, rope, out=ws.complex_out)
             if not in_float:
                 ws.qk_out.copy_(ws.rotated)
-            x.addmm_(attend(index, ws.q, ws.k, ws.v), layer.out)
-            if layer.out_bias is not None:
-                x.add_(layer.out_bias)
+            x.add_(layer.out(attend(index, ws.q, ws.k, v)))
             self._rms(x, ws.norm, ws.scale, h)
-            torch.mm(h, layer.gate_up, out=ws.gate_up)
-            torch._C._nn.silu(ws.gate, out=ws.activated)
-            ws.activated.mul_(ws.up)
-            x.addmm_(ws.activated, layer.down)
+            gate, up = layer.gate_up(h).chunk(2, dim=-1)
+            torch._C._nn.silu(gate, out=ws.activated)  # type: ignore[call-arg]
+            ws.activated.mul_(up)
+            x.add_(layer.down(ws.activated))
 
     def head(self, states: Tensor) -> Tensor:
         """Logits float32 `[rows, vocab]` of hidden `states` `[rows, hidden]`, in new memory."""
         scale = torch.empty(states.shape[0], 1, device=self.device)
         h = torch.empty_like(states)
         self._rms(states, torch.empty_like(scale), scale, h)
-        return torch.mm(h, self.weights.head).float()
+        return self.weights.head(h).float()
 
-    def head_into(self, ws: Workspace, out: Tensor) -> None:
-        """Logits of `ws.x` into `out`, float32 `[rows, vocab]`."""
+    def workspace_head(self, ws: Workspace) -> Tensor:
+        """Logits float32 `[rows, vocab]` of `ws.x`."""
         self._rms(ws.x, ws.norm, ws.scale, ws.h)
-        if self.dtype == torch.float32:
-            torch.mm(ws.h, self.weights.head, out=out)
-        else:
-            out.copy_(torch.mm(ws.h, self.weights.head))
+        return self.weights.head(ws.h).float()

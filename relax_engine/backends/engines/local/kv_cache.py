@@ -18,8 +18,6 @@ from relax_engine.backends.engines.local.arch import Architecture
 NEGATIVE = float("-inf")
 
 
-
-
 class KVCache:
     """Preallocated pools of `total_tokens` tokens per layer, viewed as `rows` x `columns`.
 

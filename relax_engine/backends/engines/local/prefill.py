@@ -14,10 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relax_engine.backends.engines.local.decoder import Arena, Decoder, Workspace
+from relax_engine.backends.engines.local.linear import round_rows
 
 CHUNK_TOKENS = 2048
 BLOCK_TOKENS = 8192
 _HEAD_ROWS = 256
+_ROW_STEP = 64
 
 
 @dataclass(slots=True)
@@ -60,11 +62,13 @@ def prefill(decoder: Decoder, prompts: Sequence[Sequence[int]], score: Sequence[
     hidden = torch.empty(count, arch.hidden_size, dtype=decoder.dtype, device=device)
     for begin in range(0, length, step):
         end = min(begin + step, length)
-        ws = Workspace(arch, count * (end - begin), arena, dtype=decoder.dtype, device=device)
-        rope = decoder.rope(positions[:, begin:end].reshape(-1), length)
-        attend = _ChunkAttention(ws, keys, values, pads, begin, end)
-        decoder.forward(ws, tokens[:, begin:end].reshape(-1), rope, attend)
-        states = ws.x.view(count, end - begin, -1)
+        used = count * (end - begin)
+        rows = round_rows(used, _ROW_STEP)
+        ws = Workspace(arch, rows, arena, dtype=decoder.dtype, device=device)
+        rope = decoder.rope(F.pad(positions[:, begin:end].reshape(-1), (0, rows - used)), length)
+        attend = _ChunkAttention(keys, values, pads, begin, end)
+        decoder.forward(ws, F.pad(tokens[:, begin:end].reshape(-1), (0, rows - used)), rope, attend)
+        states = ws.x[:used].view(count, end - begin, -1)
         for index, wanted in enumerate(score):
             if wanted:
                 following = tokens[index, begin + 1 : end + 1]
@@ -80,10 +84,8 @@ def prefill(decoder: Decoder, prompts: Sequence[Sequence[int]], score: Sequence[
 class _ChunkAttention:
     """Causal attention of columns `[begin, end)` over `[0, end)`, blind to the padding on the left."""
 
-    def __init__(
-        self, ws: Workspace, keys: list[Tensor], values: list[Tensor], pads: Tensor, begin: int, end: int
-    ) -> None:
-        self.ws, self.keys, self.values, self.begin, self.end = ws, keys, values, begin, end
+    def __init__(self, keys: list[Tensor], values: list[Tensor], pads: Tensor, begin: int, end: int) -> None:
+        self.keys, self.values, self.begin, self.end = keys, values, begin, end
         column = torch.arange(end, device=pads.device)
         query = column[begin:, None]
         visible = (column <= query) & (column >= pads[:, None, None])
@@ -94,13 +96,16 @@ class _ChunkAttention:
         keys, values = self.keys[layer], self.values[layer]
         count, kv, dim, _ = keys.shape
         size, group = self.end - self.begin, q.shape[1]
-        keys[..., self.begin : self.end] = k.unflatten(0, (count, size)).permute(0, 2, 3, 1)
-        values[:, :, self.begin : self.end] = v.unflatten(0, (count, size)).transpose(1, 2)
-        queries = q.unflatten(0, (count, size, kv)).permute(0, 2, 3, 1, 4).reshape(count, kv * group, size, dim)
+        used, padding = count * size, k.shape[0] - count * size
+        keys[..., self.begin : self.end] = k[:used].unflatten(0, (count, size)).permute(0, 2, 3, 1)
+        values[:, :, self.begin : self.end] = v[:used].unflatten(0, (count, size)).transpose(1, 2)
+        queries = (
+            q[: used * kv].unflatten(0, (count, size, kv)).permute(0, 2, 3, 1, 4).reshape(count, kv * group, size, dim)
+        )
         seen_keys = keys[..., : self.end].transpose(2, 3).repeat_interleave(group, dim=1)
         seen_values = values[:, :, : self.end].repeat_interleave(group, dim=1)
         result = F.scaled_dot_product_attention(queries, seen_keys, seen_values, attn_mask=self.mask, scale=1.0)
-        return result.transpose(1, 2).reshape(count * size, kv * group * dim)
+        return F.pad(result.transpose(1, 2).reshape(used, kv * group * dim), (0, 0, 0, padding))
 
 
 def _log_probs(decoder: Decoder, states: Tensor, following: Tensor) -> Tensor:

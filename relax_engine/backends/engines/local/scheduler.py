@@ -1,8 +1,8 @@
 """Continuous batching: which requests own a cache row, and when one leaves it.
 
 Single-threaded and free of I/O: `engine.py` drives it from its thread. Rows `0..n-1` are the running
-requests. A row that finishes stays as a hole (computed, ignored) until holes are a sixteenth of the rows, then
-the last rows move into the holes.
+requests, with holes (computed, ignored) that keep n a multiple of `ROW_STEP`. A row that finishes stays as a
+hole until a whole step of rows can go, then the last rows move into the holes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch import Tensor
 from relax_engine.backends.engines.local.decode import DecodePlan, StopTable, output_uniforms
 from relax_engine.backends.engines.local.decoder import Arena, Decoder
 from relax_engine.backends.engines.local.kv_cache import KVCache
+from relax_engine.backends.engines.local.linear import round_rows
 from relax_engine.backends.engines.local.prefill import blocks, prefill
 from relax_engine.backends.engines.local.request import Batch, Request
 from relax_engine.backends.engines.local.sampling import RowSampling, sample
 from relax_engine.backends.engines.local.tokenizer import TextDecoder
 
 _HEADROOM = 32
-_HOLES = 16
 
 
 class Scheduler:
@@ -139,6 +139,7 @@ class Scheduler:
         first_row = len(self.rows)
         self.rows.extend(chosen)
         self._prefill(chosen, first_row=first_row)
+        self._pad_rows()
         self._rows_changed()
         # A one-token request, or one whose first token is a stop token, is done already.
         self._finish_rows()
@@ -167,16 +168,16 @@ class Scheduler:
             self.waiting.popleft()
         count = len(self.rows) + len(chosen)
         if not self.rows:
-            cache.layout(count, columns)
+            cache.layout(min(round_rows(count), cache.total_tokens // columns), columns)
             cache.cursor = longest_prefix
             return chosen
         low = min(request.start for request in self.rows)
         fits = longest_prefix <= cache.cursor and cache.cursor + most_remaining <= cache.columns
         if count > cache.rows or not fits:
             generous = cache.padded_columns(2 * columns + _HEADROOM)
-            rows = min(self.max_running, max(count, 2 * cache.rows))
+            rows = min(round_rows(self.max_running), max(round_rows(count), 2 * cache.rows))
             if rows * generous > cache.total_tokens:
-                rows, generous = count, columns
+                rows, generous = min(round_rows(count), cache.total_tokens // columns), columns
             self._shift(cache.relayout(rows, generous, len(self.rows), low, longest_prefix - (cache.cursor - low)))
         return chosen
 
@@ -338,6 +339,14 @@ class Scheduler:
         self.finished_requests += 1
         self._batches.pop(request).request_finished()
 
+    def _pad_rows(self) -> None:
+        """Append holes up to a multiple of `ROW_STEP`, as far as the cache has rows."""
+        model = self.rows[0]
+        while len(self.rows) < min(round_rows(len(self.rows)), self.cache.rows):
+            hole = Request("", (0,), model.params, 0, frozenset(), finish={"type": "hole"})
+            hole.start, hole.first_column = self.cache.cursor - 1, self.cache.cursor
+            self.rows.append(hole)
+
     def _compact(self, *, force: bool) -> None:
         """Fill holes with the last rows when there are enough of them."""
         live = [row for row, request in enumerate(self.rows) if request.finish is None]
@@ -345,7 +354,8 @@ class Scheduler:
         if not live:
             self.rows, self._plan = [], None
             return
-        if holes and (force or holes * _HOLES >= len(self.rows)):
+        keep = len(live) if force else min(round_rows(len(live)), len(self.rows))
+        if holes and keep < len(self.rows):
             target = [row for row in range(len(live)) if self.rows[row].finish is not None]
             source = [row for row in live if row >= len(live)]
             if source:
@@ -354,4 +364,6 @@ class Scheduler:
                 for src, dst in zip(source, target, strict=True):
                     self.rows[dst] = self.rows[src]
             del self.rows[len(live) :]
+            if not force:
+                self._pad_rows()
         self._rows_changed()

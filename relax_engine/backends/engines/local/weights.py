@@ -18,6 +18,7 @@ from torch import Tensor
 
 from relax_engine.backends.engines.local.arch import Architecture
 from relax_engine.backends.engines.local.errors import ModelError
+from relax_engine.backends.engines.local.linear import Linear, make_linear
 
 
 def expected_shapes(arch: Architecture) -> dict[str, tuple[int, ...]]:
@@ -118,24 +119,22 @@ def dummy_weights(arch: Architecture, dtype: torch.dtype, seed: int) -> dict[str
 
 @dataclass
 class LayerWeights:
-    """One layer in fused form; matrices are `[in, out]` views ready for `mm`."""
+    """One layer in fused form; `qk_norm` is `[group + 1, dim]`, the query's and the key's norm weights."""
 
-    qkv: Tensor
-    qkv_bias: Tensor | None
+    qkv: Linear
     qk_norm: Tensor | None
-    out: Tensor
-    out_bias: Tensor | None
-    gate_up: Tensor
-    down: Tensor
+    out: Linear
+    gate_up: Linear
+    down: Linear
 
 
 @dataclass
 class FusedWeights:
-    """All layers in fused form, the embedding `[vocab, hidden]` and the head `[hidden, vocab]`."""
+    """All layers in fused form, the embedding `[vocab, hidden]` and the head."""
 
     embedding: Tensor
     layers: list[LayerWeights]
-    head: Tensor
+    head: Linear
 
 
 def _interleave(rows: Tensor, dim: int) -> Tensor:
@@ -159,8 +158,8 @@ def fuse(arch: Architecture, raw: Mapping[str, Tensor], *, dtype: torch.dtype, d
     def get(name: str) -> Tensor:
         return raw[name].to(device=device, dtype=torch.float32)
 
-    def matrix(tensor: Tensor) -> Tensor:
-        return tensor.to(dtype).contiguous().t()
+    def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
+        return make_linear(weight.to(dtype), None if bias is None else bias.to(dtype))
 
     layers = []
     for index in range(arch.num_layers):
@@ -172,7 +171,7 @@ def fuse(arch: Architecture, raw: Mapping[str, Tensor], *, dtype: torch.dtype, d
         bias = None
         if arch.qkv_bias:
             qb, kb, vb = (get(f"{attn}{part}_proj.bias") for part in "qkv")
-            bias = _group_rows(arch, qb * query_scale, kb, vb).to(dtype)
+            bias = _group_rows(arch, qb * query_scale, kb, vb)
         norm = None
         if arch.qk_norm:
             q_norm = _interleave(get(attn + "q_norm.weight"), arch.head_dim) * scale
@@ -181,15 +180,13 @@ def fuse(arch: Architecture, raw: Mapping[str, Tensor], *, dtype: torch.dtype, d
         gate_up = torch.cat([get(f"{prefix}mlp.{part}_proj.weight") for part in ("gate", "up")])
         layers.append(
             LayerWeights(
-                qkv=matrix(qkv),
-                qkv_bias=bias,
+                qkv=linear(qkv, bias),
                 qk_norm=norm,
-                out=matrix(get(attn + "o_proj.weight")),
-                out_bias=get(attn + "o_proj.bias").to(dtype) if arch.output_bias else None,
-                gate_up=matrix(gate_up * get(prefix + "post_attention_layernorm.weight")),
-                down=matrix(get(prefix + "mlp.down_proj.weight")),
+                out=linear(get(attn + "o_proj.weight"), get(attn + "o_proj.bias") if arch.output_bias else None),
+                gate_up=linear(gate_up * get(prefix + "post_attention_layernorm.weight")),
+                down=linear(get(prefix + "mlp.down_proj.weight")),
             )
         )
     embedding = get("model.embed_tokens.weight")
     head = embedding if arch.tied else get("lm_head.weight")
-    return FusedWeights(embedding.to(dtype), layers, matrix(head * get("model.norm.weight")))
+    return FusedWeights(embedding.to(dtype), layers, linear(head * get("model.norm.weight")))
