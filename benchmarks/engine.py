@@ -5,7 +5,8 @@
 Without `--model-path` a random Qwen3 of about one million parameters is made. One run measures, in alternating
 repetitions: the engine as launched (through HTTP, log-probs on, CPU time of its whole process), `generate`
 of transformers with the same 64 sequences as one batch (temperature 1), and the float32 roofline: one large
-product and the model's own shapes, by `torch.mm` and by oneDNN, which the engine uses. The raw numbers go to `benchmarks/results/engine.json`.
+product and the model's own shapes, by `torch.mm` and by oneDNN, which the engine uses. The raw numbers go to
+`benchmarks/results/engine.json`.
 """
 
 from __future__ import annotations
@@ -204,10 +205,11 @@ def main(argv: list[str] | None = None) -> int:
         f"embedded engine   {median['engine_tokens_per_cpu_s']:10,.0f} tokens per CPU-second\n"
         f"transformers      {median['transformers_tokens_per_cpu_s']:10,.0f} tokens per CPU-second\n"
         f"ratio             {median['ratio']:10.2f}\n"
-        f"torch.mm roofline {median['mm_gflops']:10.1f} GFLOP/s at 1024^3, {median['model_mm_gflops']:.1f} at the model's "
-        f"shapes; share {median['mm_share']:.2f} and {median['model_mm_share']:.2f}\n"
-        f"oneDNN roofline   {median['onednn_gflops']:10.1f} GFLOP/s at 1024^3, {median['model_onednn_gflops']:.1f} at the "
-        f"model's shapes; share {median['onednn_share']:.2f} and {median['model_onednn_share']:.2f}\n"
+        "roofline          GFLOP/s and the engine's share of it: large product, the model's shapes\n"
+        f"  torch.mm        {median['mm_gflops']:6.1f} {median['mm_share']:5.2f}  "
+        f"{median['model_mm_gflops']:6.1f} {median['model_mm_share']:5.2f}\n"
+        f"  oneDNN          {median['onednn_gflops']:6.1f} {median['onednn_share']:5.2f}  "
+        f"{median['model_onednn_gflops']:6.1f} {median['model_onednn_share']:5.2f}\n"
         f"raw numbers in {args.output}\n"
     )
     return 0
