@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from relax_engine.weight_sync.checksum import tensor_checksum
+from relax_engine.weight_sync.checksum import aligned, tensor_checksum
 from relax_engine.weight_sync.messages import BucketMeta, TensorMeta
 
 
@@ -57,9 +57,7 @@ def unflatten(meta: BucketMeta, flat: Tensor) -> list[tuple[str, Tensor]]:
     for tensor in meta.tensors:
         dtype = torch_dtype(tensor.dtype)
         data = flat[start : start + tensor.nbytes]
-        if data.data_ptr() % dtype.itemsize:
-            data = data.clone()
-        named.append((tensor.name, data.view(dtype).view(tensor.shape)))
+        named.append((tensor.name, aligned(data, dtype.itemsize).view(dtype).view(tensor.shape)))
         start += tensor.nbytes
     if start != flat.numel():
         raise ValueError(f"a bucket of {flat.numel()} bytes describes {start} bytes of tensors")

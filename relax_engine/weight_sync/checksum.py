@@ -30,12 +30,18 @@ def tensor_checksum(tensors: Iterable[Tensor]) -> str:
     return f"{total:016x}"
 
 
+def aligned(data: Tensor, itemsize: int) -> Tensor:
+    """`data` (uint8, contiguous) where it can be viewed as items of `itemsize` bytes, else a copy that can.
+
+    A view into a larger buffer may start anywhere in it, an empty one too.
+    """
+    return data.clone() if data.storage_offset() % itemsize or data.data_ptr() % itemsize else data
+
+
 def _bytes_sum(data: Tensor) -> int:
     """Position-weighted sum of the 32-bit words of `data` (uint8), modulo 2**64."""
     tail = data.numel() % 4
-    words = data[: data.numel() - tail]
-    # A view into a larger buffer may start off a word boundary.
-    words = (words if words.data_ptr() % 4 == 0 else words.clone()).view(torch.int32)
+    words = aligned(data[: data.numel() - tail], 4).view(torch.int32)
     total = 0
     for start in range(0, words.numel(), _CHUNK):
         chunk = words[start : start + _CHUNK].to(torch.int64)
