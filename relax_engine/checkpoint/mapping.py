@@ -199,36 +199,37 @@ def padded_vocab_size(vocab_size: int, tensor_parallel: int) -> int:
 
 
 def _parameters(spec: ModelSpec) -> Iterator[ParameterMapping]:
-    hidden, ffn, head = spec.hidden_size, spec.ffn_hidden_size, spec.head_dim
-    queries, qkv = spec.num_attention_heads * head, (spec.num_attention_heads + 2 * spec.num_query_groups) * head
-    vocab = (spec.vocab_size, hidden)
+    hidden, vocab = (spec.hidden_size,), (spec.vocab_size, spec.hidden_size)
     yield ParameterMapping("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), Layout.VOCAB, vocab)
     for index in range(spec.num_layers):
-        ours, theirs = f"decoder.layers.{index}.", f"model.layers.{index}."
-        attention, mlp = ours + "self_attention.", ours + "mlp."
-
-        def one(name: str, hf_name: str, layout: Layout, *shape: int, prefix: str = theirs) -> ParameterMapping:
-            return ParameterMapping(name, (prefix + hf_name,), layout, shape)
-
-        def qkv_parts(kind: str, prefix: str = theirs) -> tuple[str, ...]:
-            return tuple(f"{prefix}self_attn.{part}_proj.{kind}" for part in "qkv")
-
-        yield one(ours + "input_layernorm.weight", "input_layernorm.weight", Layout.REPLICATED, hidden)
-        yield one(attention + "linear_proj.weight", "self_attn.o_proj.weight", Layout.COLUMNS, hidden, queries)
-        yield ParameterMapping(attention + "linear_qkv.weight", qkv_parts("weight"), Layout.QKV, (qkv, hidden))
-        if spec.qkv_bias:
-            yield ParameterMapping(attention + "linear_qkv.bias", qkv_parts("bias"), Layout.QKV, (qkv,))
-        if spec.qk_norm:
-            yield one(attention + "q_layernorm.weight", "self_attn.q_norm.weight", Layout.REPLICATED, head)
-            yield one(attention + "k_layernorm.weight", "self_attn.k_norm.weight", Layout.REPLICATED, head)
-        norm = "post_attention_layernorm.weight"
-        yield one(ours + "pre_mlp_layernorm.weight", norm, Layout.REPLICATED, hidden)
-        gate_up = (theirs + "mlp.gate_proj.weight", theirs + "mlp.up_proj.weight")
-        yield ParameterMapping(mlp + "linear_fc1.weight", gate_up, Layout.GATE_UP, (2 * ffn, hidden))
-        yield one(mlp + "linear_fc2.weight", "mlp.down_proj.weight", Layout.COLUMNS, hidden, ffn)
-    yield ParameterMapping("decoder.final_layernorm.weight", ("model.norm.weight",), Layout.REPLICATED, (hidden,))
+        for name, hf_names, layout, shape in _layer_parameters(spec):
+            theirs = tuple(f"model.layers.{index}.{hf_name}" for hf_name in hf_names)
+            yield ParameterMapping(f"decoder.layers.{index}.{name}", theirs, layout, shape)
+    yield ParameterMapping("decoder.final_layernorm.weight", ("model.norm.weight",), Layout.REPLICATED, hidden)
     if not spec.tie_word_embeddings:
         yield ParameterMapping("output_layer.weight", ("lm_head.weight",), Layout.VOCAB, vocab)
+
+
+def _layer_parameters(spec: ModelSpec) -> Iterator[tuple[str, tuple[str, ...], Layout, tuple[int, ...]]]:
+    """Parameters of one layer, names without the layer's prefix."""
+    hidden, ffn, head = spec.hidden_size, spec.ffn_hidden_size, spec.head_dim
+    queries, qkv = spec.num_attention_heads * head, (spec.num_attention_heads + 2 * spec.num_query_groups) * head
+    yield "input_layernorm.weight", ("input_layernorm.weight",), Layout.REPLICATED, (hidden,)
+    yield "self_attention.linear_proj.weight", ("self_attn.o_proj.weight",), Layout.COLUMNS, (hidden, queries)
+    yield "self_attention.linear_qkv.weight", _qkv_names("weight"), Layout.QKV, (qkv, hidden)
+    if spec.qkv_bias:
+        yield "self_attention.linear_qkv.bias", _qkv_names("bias"), Layout.QKV, (qkv,)
+    if spec.qk_norm:
+        yield "self_attention.q_layernorm.weight", ("self_attn.q_norm.weight",), Layout.REPLICATED, (head,)
+        yield "self_attention.k_layernorm.weight", ("self_attn.k_norm.weight",), Layout.REPLICATED, (head,)
+    yield "pre_mlp_layernorm.weight", ("post_attention_layernorm.weight",), Layout.REPLICATED, (hidden,)
+    gate_up = ("mlp.gate_proj.weight", "mlp.up_proj.weight")
+    yield "mlp.linear_fc1.weight", gate_up, Layout.GATE_UP, (2 * ffn, hidden)
+    yield "mlp.linear_fc2.weight", ("mlp.down_proj.weight",), Layout.COLUMNS, (hidden, ffn)
+
+
+def _qkv_names(kind: str) -> tuple[str, ...]:
+    return tuple(f"self_attn.{part}_proj.{kind}" for part in "qkv")
 
 
 def _interleave_qkv(spec: ModelSpec, parts: Sequence[Tensor]) -> Tensor:

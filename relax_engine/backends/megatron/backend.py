@@ -6,7 +6,6 @@ algorithm (a loss function handed in), the stream, weight transport, checkpoint 
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -36,8 +35,9 @@ from relax_engine.backends.megatron.rope import RotaryTable
 from relax_engine.backends.megatron.settings import BackendSettings, ParallelLayout, read_settings
 from relax_engine.backends.megatron.snapshots import WeightSnapshots
 from relax_engine.backends.megatron.spec import PackedSequences
-from relax_engine.backends.megatron.weights import load_tensors, named_hf_tensors, read_hf_tensors
+from relax_engine.backends.megatron.weights import load_tensors, named_hf_tensors
 from relax_engine.checkpoint.families import model_spec
+from relax_engine.checkpoint.hf_reader import HfReader, read_config
 from relax_engine.checkpoint.mapping import WeightMap
 from relax_engine.stream.columns import Column, ColumnBatch
 
@@ -73,12 +73,13 @@ class MegatronBackend:
             layout: replaces the configured one.
 
         Raises:
+            CheckpointNotFoundError: `hf_checkpoint` is not a model directory.
             UnknownArchitectureError: the checkpoint's architecture has no mapping.
             ValueError: the configuration asks for what the backend does not offer.
         """
         settings = config if isinstance(config, BackendSettings) else read_settings(config.flat, layout=layout)
         self.settings = settings
-        self.spec = model_spec(json.loads((Path(settings.hf_checkpoint) / "config.json").read_text()))
+        self.spec = model_spec(read_config(Path(settings.hf_checkpoint)))
         self.weights = WeightMap(self.spec)
         parallel.join(rank, world_size, init_method, settings.layout, settings.seed)
         self.iteration = 0
@@ -238,8 +239,15 @@ class MegatronBackend:
         return int(tensor.item())
 
     def load_hf(self, directory: str | Path) -> None:
-        """Load a Hugging Face directory's safetensors, streamed tensor by tensor."""
-        self.load_hf_tensors(read_hf_tensors(directory))
+        """Load a Hugging Face directory's safetensors, streamed tensor by tensor.
+
+        Raises:
+            CheckpointNotFoundError: not a model directory.
+            DamagedCheckpointError: a file is damaged, or tensors are not those of the model; nothing was loaded.
+        """
+        reader = HfReader(directory)
+        reader.check_against(self.weights)
+        self.load_hf_tensors((name, reader.tensor(name)) for name in reader.names())
 
     def load_hf_tensors(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Load full Hugging Face tensors, in any order; each rank keeps its slices.

@@ -1,43 +1,20 @@
 """Moving Hugging Face tensors in and out of a model, one at a time.
 
 What lives here: the collective gather of tensor-parallel slices, and copying into them. What does not:
-names and layouts (`relax_engine.checkpoint.mapping`).
+names and layouts (`relax_engine.checkpoint.mapping`), files (`relax_engine.checkpoint.hf_reader`).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from safetensors import safe_open
 from torch import Tensor
 
 from relax_engine.backends.megatron.model import ResponseModel
 from relax_engine.checkpoint.mapping import Assembler, Layout, WeightMap
-
-
-def read_hf_tensors(directory: str | Path) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of a Hugging Face directory, each read from disk when it is asked for.
-
-    Raises:
-        FileNotFoundError: no safetensors file, or one named by the index is absent.
-    """
-    folder = Path(directory)
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        files = sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
-    else:
-        files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise FileNotFoundError(f"{folder} has no *.safetensors file; convert the checkpoint to safetensors first")
-    for file in files:
-        with safe_open(file, framework="pt") as reader:
-            for name in reader.keys():  # noqa: SIM118 - not a dict
-                yield name, reader.get_tensor(name)
 
 
 @torch.no_grad()

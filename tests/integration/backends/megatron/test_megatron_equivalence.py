@@ -13,6 +13,7 @@ from worlds import AdvantageLoss, clone, hf_model, make_batch, make_checkpoint, 
 
 from relax_engine.backends.megatron.backend import MegatronBackend
 from relax_engine.backends.megatron.settings import RecomputeSettings
+from relax_engine.checkpoint.errors import DamagedCheckpointError
 from relax_engine.checkpoint.families import UnknownArchitectureError
 from relax_engine.config import RunConfig
 from relax_engine.stream.columns import Column, ColumnBatch
@@ -228,6 +229,15 @@ def test_unknown_architecture_fails_before_joining_a_world(tmp_path: Path) -> No
     (tmp_path / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}')
     with pytest.raises(UnknownArchitectureError, match=r"'MambaForCausalLM'.*LlamaForCausalLM.*Qwen3ForCausalLM"):
         single(make_settings(tmp_path))
+
+
+def test_weights_of_another_model_are_refused_before_anything_is_loaded(checkpoint: Path, tmp_path: Path) -> None:
+    backend = single(make_settings(checkpoint))
+    before = clone(backend.named_hf_tensors())
+    with pytest.raises(DamagedCheckpointError, match=r"lacks model\.layers\.0\.self_attn\.q_norm\.weight"):
+        backend.load_hf(make_checkpoint(tmp_path, "Llama"))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in backend.named_hf_tensors())
+    backend.close()
 
 
 def test_two_models_share_a_process_and_another_layout_is_refused(checkpoint: Path) -> None:
