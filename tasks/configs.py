@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from relax_engine.config import RunConfig
 
+SAVE_INTERVAL = 50  # rollouts; without a checkpoint there would be nothing to resume from or to export
 DATASET_COLUMNS = {"input_key": "prompt", "label_key": "label", "metadata_key": "metadata", "apply_chat_template": True}
 
 
@@ -43,7 +44,10 @@ def training_config(
     }
     if overrides.fully_async is not None:
         changes["colocate"] = not overrides.fully_async
-    return _read(file).replace(**changes)
+    base = _read(file)
+    if base.flat.save_interval is None:
+        changes["save_interval"] = SAVE_INTERVAL
+    return base.replace(**changes)
 
 
 def supervised_config(

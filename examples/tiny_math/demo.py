@@ -27,13 +27,17 @@ HERE = Path(__file__).resolve().parent
 NAME = "tiny-math"
 TASKS = 17  # what `post_training` runs when nothing is cached: 3 x (intake, convert, validate) and 8 more
 WARM_START = {"steps": 72, "batch_size": 128, "lr": 2e-3, "warmup_steps": 20}
+ASYNC_STALENESS = 2  # weight versions
 ASYNC_RESOURCE = {"actor": [1, 1], "rollout": [1, 1], "actor_fwd": [1, 1], "advantages": [1, 0]}
 DEADLINE_S = 1800
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo; returns the exit code of the pipeline."""
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.max_staleness is not None and not options.fully_async:
+        parser.error("--max-staleness needs --fully-async: without it every sample is trained at once")
     build = Path(options.build).resolve()
     started = time.monotonic()
     seconds: dict[str, float] = {}
@@ -58,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make demo ARGS=...", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--fully-async", action="store_true", help="rollout, training and log-probs all at once")
-    parser.add_argument("--max-staleness", type=int, help="weight versions a sample may lag (with --fully-async)")
+    parser.add_argument("--max-staleness", type=int, help="weight versions a sample may lag (default 2)")
     parser.add_argument("--seed", type=int, default=0, help="of data, model, sampling and order (default 0)")
     parser.add_argument("--num-rollout", type=int, help="RL steps (default: the configuration's)")
     parser.add_argument("--build", default=str(ROOT / "build"), help="where inputs and the report go (default: build)")
@@ -87,9 +91,8 @@ def _command(inputs: dict[str, Path], options: argparse.Namespace) -> list[str]:
     if options.num_rollout is not None:
         overrides["num_rollout"] = options.num_rollout
     if options.fully_async:
-        overrides |= {"fully_async": True, "resource": ASYNC_RESOURCE}
-    if options.max_staleness is not None:
-        overrides["max_staleness"] = options.max_staleness
+        staleness = ASYNC_STALENESS if options.max_staleness is None else options.max_staleness
+        overrides |= {"fully_async": True, "resource": ASYNC_RESOURCE, "max_staleness": staleness}
     pyflyte = Path(sys.executable).parent / "pyflyte"
     return [
         *(str(pyflyte), "run", "workflows/post_training.py", "post_training"),

@@ -36,6 +36,14 @@ def test_overrides_replace_only_what_they_give() -> None:
     assert flat.lr == rl(TrainingOverrides()).lr
 
 
+def test_a_run_always_saves(tmp_path: Path) -> None:
+    path: Any = tmp_path / "run.yaml"
+    path.write_text("num_rollout: 9\n")
+    config = training_config(path, TrainingOverrides(), **PLACES, checkpoint=Path("/c"), work=tmp_path, seed=0)
+    assert config.flat.save_interval == 50
+    assert rl(TrainingOverrides()).save_interval == 30
+
+
 def test_the_warm_start_takes_the_model_but_not_the_objective() -> None:
     options = SupervisedOptions(steps=72, batch_size=128, lr=2e-3, warmup_steps=20)
     flat = supervised_config(CONFIG, options, **PLACES, work=Path("/w"), seed=5).flat
