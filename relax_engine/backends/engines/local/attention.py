@@ -9,6 +9,9 @@ measurements.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -27,6 +30,29 @@ def key_block(dtype: torch.dtype, device: torch.device) -> int | None:
     return BAG_BLOCK if uses_bags(dtype, device) else None
 
 
+@dataclass(frozen=True, slots=True)
+class SharedPrefixes:
+    """Rows whose first columns are copies: row r's columns below `until[r]` equal those of row `leader[r]`.
+
+    Reading the leader's copy for all of them keeps a group's prompt in the processor's cache.
+    """
+
+    leader: Tensor
+    until: Tensor
+
+    @classmethod
+    def of(cls, keys: Sequence[Hashable], until: Sequence[int]) -> SharedPrefixes:
+        """Rows of equal key share; `until` per row, as above."""
+        first: dict[Hashable, int] = {}
+        leader = [first.setdefault(key, row) for row, key in enumerate(keys)]
+        return cls(torch.tensor(leader, dtype=torch.int32), torch.tensor(until, dtype=torch.int32))
+
+    def rows(self, columns: Tensor) -> Tensor:
+        """The row to read for each of `columns` int32 `[n]`: int32 `[rows, n]`."""
+        own = torch.arange(self.leader.shape[0], dtype=torch.int32)
+        return torch.where(columns < self.until[:, None], self.leader[:, None], own[:, None])
+
+
 class StepWriter:
     """Stores the newest keys and values of the first `count` rows at the cursor; prepared for columns `[low, high)`."""
 
@@ -43,9 +69,10 @@ class StepWriter:
 
 
 class MatmulAttention:
-    """Scores and sums as batched matrix products over columns `[low, high)` of the first `count` rows."""
+    """Scores and sums as batched matrix products over columns `[low, high)` of the first rows."""
 
-    def __init__(self, cache: KVCache, count: int, low: int, high: int) -> None:
+    def __init__(self, cache: KVCache, shared: SharedPrefixes, low: int, high: int) -> None:
+        count = shared.leader.shape[0]
         kv, dim, group = cache.arch.num_kv_heads, cache.arch.head_dim, cache.arch.group_size
         self._write = StepWriter(cache, count, high)
         self._keys = [blocks[0, :count].view(count * kv, dim, -1)[:, :, low:high] for blocks in cache.keys]
@@ -72,18 +99,20 @@ class BagAttention:
     `V[column, dim]`: a bag of `high - low` rows.
     """
 
-    def __init__(self, cache: KVCache, count: int, low: int, high: int) -> None:
+    def __init__(self, cache: KVCache, shared: SharedPrefixes, low: int, high: int) -> None:
         kv, dim, group = cache.arch.num_kv_heads, cache.arch.head_dim, cache.arch.group_size
+        count = shared.leader.shape[0]
         heads, width, size = count * kv, cache.block, high - low
         self._write = StepWriter(cache, count, high)
         self._shape = (count, kv * group * dim)
         self._q = torch.empty(heads, group, dim)
         self._weights = self._q.view(-1)
-        table = torch.arange(heads, dtype=torch.int32)[:, None, None]
-        self._key_index = (table * dim + torch.arange(dim, dtype=torch.int32)).expand(heads, group, dim).reshape(-1)
+        head = torch.arange(kv, dtype=torch.int32)[:, None]
+        element = torch.arange(dim, dtype=torch.int32)
         self._key_bags = torch.arange(heads * group, dtype=torch.int32) * dim
         column = torch.arange(low, high, dtype=torch.int32)
-        self._value_index = (table * cache.columns + column).expand(heads, group, size).reshape(-1)
+        value_index = (shared.rows(column)[:, None] * kv + head) * cache.columns + column
+        self._value_index = value_index.view(heads, 1, size).expand(heads, group, size).reshape(-1)
         self._value_bags = torch.arange(heads * group, dtype=torch.int32) * size
         self._values = [values[:count].view(-1, dim) for values in cache.values]
         self._scores = torch.empty(heads, group, size)
@@ -94,16 +123,21 @@ class BagAttention:
             first, last = max(low, block * width), min(high, (block + 1) * width)
             tables = [blocks[block, :count].view(-1, width) for blocks in cache.keys]
             inside = slice(first - block * width, last - block * width)
-            self._parts.append((tables, inside, bias[:, :, first:last], self._scores[:, :, first - low : last - low]))
+            target = self._scores[:, :, first - low : last - low]
+            # A block is read from the leader when its last column is shared.
+            rows = shared.rows(torch.tensor([last - 1], dtype=torch.int32))
+            index = ((rows * kv + head.T)[:, :, None] * dim + element).view(heads, 1, dim)
+            index = index.expand(heads, group, dim).reshape(-1)
+            self._parts.append((tables, index, inside, bias[:, :, first:last], target))
         self._scored = (heads, group, width)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self._write(layer, k, v)
         self._q.copy_(q)
-        for tables, inside, bias, target in self._parts:
-            scores = torch.embedding_bag(
-                tables[layer], self._key_index, self._key_bags, False, 0, False, self._weights, False
-            )[0].view(self._scored)
+        for tables, index, inside, bias, target in self._parts:
+            scores = torch.embedding_bag(tables[layer], index, self._key_bags, False, 0, False, self._weights, False)[
+                0
+            ].view(self._scored)
             torch.add(scores[:, :, inside], bias, out=target)
         torch._softmax(self._scores, -1, False, out=self._scores)
         return torch.embedding_bag(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relax_engine.backends.engines.local.attention import BagAttention, MatmulAttention, uses_bags
+from relax_engine.backends.engines.local.attention import BagAttention, MatmulAttention, SharedPrefixes, uses_bags
 from relax_engine.backends.engines.local.decoder import Arena, Decoder, Workspace
 from relax_engine.backends.engines.local.kv_cache import KVCache
 from relax_engine.backends.engines.local.request import Request
@@ -80,7 +80,10 @@ class DecodePlan:
         self.probs = arena.get("probs", (count, arch.vocab_size), torch.float32, device)
         self.cdf = arena.get("cdf", (count, arch.vocab_size), torch.float32, device)
         attention = BagAttention if uses_bags(decoder.dtype, device) else MatmulAttention
-        self._attend = attention(cache, count, low, self.high)
+        # Rows admitted together with the same prefix hold copies of it in the same columns; the column of
+        # `first_column` is the prefix's last.
+        shared = SharedPrefixes.of([(r.first_column, r.admitted) for r in rows], [r.first_column + 1 for r in rows])
+        self._attend = attention(cache, shared, low, self.high)
         self._bias_rows = cache.bias[: count * arch.num_kv_heads, 0]
         self._out_tokens, self._out_log_probs = cache.out_tokens[:count], cache.out_log_probs[:count]
         starts = torch.tensor([request.start for request in rows], device=device)

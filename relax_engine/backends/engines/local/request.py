@@ -27,7 +27,8 @@ class Request:
     """A prompt and its (partial) response.
 
     States: waiting (no row) -> running (owns a cache row) -> finished; a retraction leads from running back
-    to waiting with the output kept. `start` is the column of the first prefix token; outputs since the
+    to waiting with the output kept. `admitted` is the prefix that its last admission
+    computed, `start` the column of the first of its tokens; outputs since the
     last admission are recorded in columns `[first_column, cursor)` and are appended to `output_ids` when
     the request leaves its row.
     """
@@ -46,6 +47,7 @@ class Request:
     retractions: int = 0
     finite: bool = True
     finish: dict[str, Any] | None = None
+    admitted: tuple[int, ...] = ()
     start: int = 0
     first_column: int = 0
     created: float = field(default_factory=time.monotonic)

@@ -192,7 +192,7 @@ class Scheduler:
         owners: dict[tuple[int, ...], int] = {}
         owner = []
         for request in requests:
-            prefix = request.prefix
+            prefix = request.admitted = request.prefix
             if prefix in owners and request.retractions == 0:
                 request.cached_tokens = len(request.prompt)
             owner.append(owners.setdefault(prefix, len(owners)))
@@ -344,6 +344,7 @@ class Scheduler:
         model = self.rows[0]
         while len(self.rows) < min(round_rows(len(self.rows)), self.cache.rows):
             hole = Request("", (0,), model.params, 0, frozenset(), finish={"type": "hole"})
+            hole.admitted = (-len(self.rows),)
             hole.start, hole.first_column = self.cache.cursor - 1, self.cache.cursor
             self.rows.append(hole)
 
