@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from relax_engine.errors import RelaxError
 
-class RewardError(RuntimeError):
+
+class RewardError(RelaxError, RuntimeError):
     """A reward function raised, missed its deadline, died, or returned something that is no reward.
 
     Attributes:
