@@ -33,14 +33,14 @@ class RotaryTable:
     def __init__(self, rope: RopeSpec, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
         self._frequencies = inverse_frequencies(rope, head_dim)
         self._dtype, self._device = dtype, device
-        self._cos = self._sin = torch.empty(0, 1, head_dim // 2)
+        self._cos, self._sin = torch.empty(0, 1, head_dim), torch.empty(0, 1, head_dim // 2)
 
     def upto(self, length: int) -> tuple[Tensor, Tensor]:
-        """`(cos, sin)`, each `[length, 1, head_dim / 2]`, for positions 0 to `length - 1`."""
+        """`cos [length, 1, head_dim]` (both halves alike) and `sin [length, 1, head_dim / 2]` of positions from 0."""
         if length > len(self._cos):
             size = 1 << (length - 1).bit_length()
             angles = torch.outer(torch.arange(size, dtype=torch.float32), self._frequencies)[:, None]
-            self._cos = angles.cos().to(self._device, self._dtype)
+            self._cos = angles.cos().repeat(1, 1, 2).to(self._device, self._dtype)
             self._sin = angles.sin().to(self._device, self._dtype)
         return self._cos[:length], self._sin[:length]
 
@@ -50,11 +50,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     Args:
         x: `[..., length, heads, d]`.
-        cos, sin: `[length, 1, d / 2]`. A negated `sin` rotates back, which is the gradient.
+        cos: `[length, 1, d]`.
+        sin: `[length, 1, d / 2]`; negated it rotates back, which is the gradient.
     """
     half = x.shape[-1] // 2
-    first, second = x[..., :half], x[..., half:]
-    out = torch.empty_like(x)
-    torch.mul(first, cos, out=out[..., :half]).addcmul_(second, sin, value=-1)
-    torch.mul(second, cos, out=out[..., half:]).addcmul_(first, sin)
+    out = x * cos
+    out[..., :half].addcmul_(x[..., half:], sin, value=-1)
+    out[..., half:].addcmul_(x[..., :half], sin)
     return out

@@ -140,5 +140,5 @@ def test_the_table_grows_and_keeps_its_values() -> None:
     table = RotaryTable(RopeSpec(1e4), 8, torch.float32, torch.device("cpu"))
     short = [t.clone() for t in table.upto(3)]
     long = table.upto(100)
-    assert long[0].shape == (100, 1, 4)
+    assert (long[0].shape, long[1].shape) == ((100, 1, 8), (100, 1, 4))
     assert all(torch.equal(a, b[:3]) for a, b in zip(short, long, strict=True))
