@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     seconds["pipeline"] = round(time.monotonic() - before_pipeline, 1)
     executions = read_executions(log)
     if code:
-        print(f"\nThe pipeline failed (exit code {code}); the error is above.", file=sys.stderr)
+        print(f"{output}\nThe pipeline failed (exit code {code}); the error is above.", file=sys.stderr)
         return code
     seconds["total"] = round(time.monotonic() - started, 1)
     report = _collect(output, executions, seconds)

@@ -72,7 +72,7 @@ def model_config(tokenizer: Any) -> Any:
         intermediate_size=MLP,
         max_position_embeddings=CONTEXT,
         rms_norm_eps=1e-6,
-        rope_theta=10000.0,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -97,7 +97,7 @@ def make_model(directory: str | Path, *, seed: int = 0) -> Path:
     directory.mkdir(parents=True)
     tokenizer = build_tokenizer()
     torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(model_config(tokenizer)).to(torch.float32)
+    model = Qwen3ForCausalLM(model_config(tokenizer))
     model.generation_config = GenerationConfig(
         do_sample=True,
         temperature=1.0,
