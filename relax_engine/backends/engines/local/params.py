@@ -16,11 +16,13 @@ from relax_engine.backends.engines.local.errors import BadRequestError
 
 MAX_SEED = 2**63 - 1
 MAX_SAMPLES = 4096
+GREEDY_BELOW = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to sample one response. `top_k` -1 and `top_p` 1 mean off; `temperature` 0 means greedy."""
+    """How to sample one response. `top_k` -1 and `top_p` 1 mean off; a `temperature` below
+    `GREEDY_BELOW` means greedy."""
 
     n: int = 1
     temperature: float = 1.0
@@ -40,7 +42,7 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         """True when the most likely token is taken; its log-prob is that of temperature 1."""
-        return self.temperature == 0.0
+        return self.temperature < GREEDY_BELOW
 
     @property
     def truncates(self) -> bool:

@@ -29,8 +29,9 @@ def test_a_token_of_zero_probability_is_never_drawn() -> None:
     assert {draw(SamplingParams(), u, logits)[0] for u in (0.0, 0.25, 0.5, 0.75, 1 - 2.0**-23)} == {1, 3}
 
 
-def test_greedy_reports_the_log_prob_at_temperature_one() -> None:
-    token, log_prob = draw(SamplingParams(temperature=0.0), 0.99, PROBS.log())
+@pytest.mark.parametrize("temperature", [0.0, 1e-30])
+def test_greedy_reports_the_log_prob_at_temperature_one(temperature: float) -> None:
+    token, log_prob = draw(SamplingParams(temperature=temperature), 0.99, PROBS.log())
     assert (token, log_prob) == (0, pytest.approx(np.log(0.4), abs=1e-6))
 
 
