@@ -53,7 +53,7 @@ class BlockStore:
                 objects = ray.get([block.ref for block in absent.values()], timeout=deadline_s)
                 found.update(zip(absent, objects, strict=True))
             except ObjectLostError:
-                found.update({key: self._recover(delivery.partition, block, end) for key, block in absent.items()})
+                found.update({key: self._recover(delivery, block, end) for key, block in absent.items()})
             except GetTimeoutError as error:
                 raise StreamTimeoutError(
                     f"{len(absent)} objects of partition {delivery.partition!r} were not readable "
@@ -66,7 +66,7 @@ class BlockStore:
         """Unmap the object read last."""
         self._recent = None
 
-    def _recover(self, partition: str, block: Block, end: float) -> list[Payload]:
+    def _recover(self, delivery: Delivery, block: Block, end: float) -> list[Payload]:
         """Read one object, from its storage unit if its producer is gone."""
         try:
             return ray.get(block.ref, timeout=max(0.0, end - time.monotonic()))
@@ -75,15 +75,17 @@ class BlockStore:
         try:
             refs = self._republish(block, end)
             if refs:
-                self._controller.moved.remote(partition, block.stored, refs)
+                self._controller.moved.remote(delivery.partition, block.stored, refs)
                 return ray.get(refs[0], timeout=max(0.0, end - time.monotonic()))
         except (RayActorError, ObjectLostError) as error:
             reason = error
         left = max(1.0, end - time.monotonic())
-        rows = settle(self._controller.lost.remote(partition, block.stored), left, "report a lost block")
+        partition = delivery.partition
+        settle(self._controller.lost.remote(partition, block.stored), left, "report a lost block")
         raise BlockLostError(
-            f"rows {describe(rows)} of partition {partition!r} are lost: object {block.stored} died with its "
-            f"producer and storage unit {block.unit} ({type(reason).__name__}); put the rows again with put_columns"
+            f"rows {describe(delivery.rows_in(block.stored))} of partition {partition!r} are lost: "
+            f"object {block.stored} died with its producer and storage unit {block.unit} "
+            f"({type(reason).__name__}); put the rows again with put_columns"
         ) from reason
 
     def _republish(self, block: Block, end: float) -> list[ray.ObjectRef]:

@@ -6,7 +6,6 @@ A client is a handle: it may be passed to any Ray task or actor. Every call has 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import itertools
 import time
 import uuid
@@ -118,10 +117,10 @@ class StreamClient:
         repetition from storing rows twice.
         """
         partition = puts[0].partition
-        items = [dataclasses.replace(put.item, wait_s=server_wait(put.left)) for put in puts]
+        items = [put.item._replace(wait_s=server_wait(put.left)) for put in puts]
         return self._store(
             partition,
-            [put.batch for put in puts],
+            [put.batch for put in puts if put.batch is not None],
             lambda held, stored: self._controller.put.remote(held, partition, stored, items),
             max(put.end for put in puts),
         )
@@ -332,6 +331,12 @@ class StreamClient:
     def partitions(self, *, deadline_s: float = _CALL_S) -> list[PartitionInfo]:
         """Live partitions, oldest first."""
         return self._ask("partitions", deadline_s=deadline_s)
+
+    def processes(self, *, deadline_s: float = _CALL_S) -> dict[str, Any]:
+        """Process ids and holdings: `controller` is a pid, `units` the report of each storage unit."""
+        pid = self._ask("pid", deadline_s=deadline_s)
+        reports: list[dict[str, Any]] = ray.get([unit.report.remote() for unit in self._units], timeout=deadline_s)
+        return {"controller": pid, "units": reports}
 
     def wait_partition(self, partition: str, state: str = "exists", *, deadline_s: float = _WAIT_S) -> None:
         """Wait until the partition `exists`, is `sealed` or was `dropped` (a later state counts too).

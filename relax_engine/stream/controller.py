@@ -6,8 +6,8 @@ It waits, wakes waiters and watches storage units. It sees row numbers and refer
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -26,6 +26,11 @@ T = TypeVar("T")
 
 _HEARTBEAT_S = 2.0
 _UNIT_ANSWER_S = 30.0
+
+
+def _report_end(watch: asyncio.Task[None]) -> None:
+    if not watch.cancelled() and watch.exception() is not None:
+        logger.error("storage units are no longer watched", exc_info=watch.exception())
 
 
 class StreamController:
@@ -51,11 +56,16 @@ class StreamController:
         """Begin to watch the storage units; returns their incarnations."""
         self._incarnations = list(await asyncio.gather(*(unit.incarnation.remote() for unit in self._units)))
         self._watch = asyncio.create_task(self._watch_units())
+        self._watch.add_done_callback(_report_end)
         return self._incarnations
 
     async def units(self) -> list[ray.actor.ActorHandle]:
         """The storage units' handles."""
         return self._units
+
+    async def pid(self) -> int:
+        """The controller's process id."""
+        return os.getpid()
 
     # -- rows --------------------------------------------------------------------------------
 
@@ -263,7 +273,7 @@ class StreamController:
         table = self._ledger.partitions.get(partition)
         if table is not None:
             for block in [block for block in table.blocks.values() if block.stored == key]:
-                table.blocks[block.key] = dataclasses.replace(block, ref=refs[0])
+                table.blocks[block.key] = block._replace(ref=refs[0])
 
     async def lost(self, partition: str, key: str) -> Spans:
         """A stored object is gone; returns the rows that must be put again."""
@@ -310,10 +320,11 @@ class StreamController:
             what = self._ledger.explain_put(block, time.monotonic())
             return f"put into partition {partition!r} waited {waited:.1f} s: {what}"
 
+        left = wait_s - (time.monotonic() - start)
         self._waiting_puts += 1
         try:
-            async with asyncio.timeout(wait_s), self._put_turn:
-                await self._until(lambda: True if self._ledger.fits(block) else None, wait_s, explain)
+            async with asyncio.timeout(left), self._put_turn:
+                await self._until(lambda: True if self._ledger.fits(block) else None, left, explain)
         except TimeoutError:
             raise StreamTimeoutError(explain(time.monotonic() - start)) from None
         finally:

@@ -17,10 +17,11 @@ from threading import Condition
 
 from relax_engine.stream.columns import ColumnBatch
 from relax_engine.stream.delivery import PutItem
-from relax_engine.stream.errors import StreamTimeoutError, StreamUnavailableError
+from relax_engine.stream.errors import StreamTimeoutError
 
 _MAX_PARTS = 32
-_MAX_BYTES = 64 << 20
+_OBJECT_BYTES = 8 << 20
+_QUEUE_BYTES = 16 << 20
 _GRACE_S = 5.0
 
 
@@ -29,7 +30,7 @@ class PendingPut:
     """A put on its way. Not acknowledged means not promised."""
 
     partition: str
-    batch: ColumnBatch
+    batch: ColumnBatch | None
     item: PutItem
     end: float
     future: Future[range] = field(default_factory=Future)
@@ -46,7 +47,9 @@ class PendingPut:
         except TimeoutError as error:
             if self.future.done():
                 raise
-            raise StreamUnavailableError(f"put into {self.partition!r}: no answer before the deadline") from error
+            raise StreamTimeoutError(
+                f"put into {self.partition!r}: earlier puts of this process kept it waiting until its deadline"
+            ) from error
 
     async def arows(self) -> range:
         """`rows` for asyncio callers."""
@@ -59,7 +62,8 @@ class Outbox:
     """The puts of one client, sent in order by one thread.
 
     `send(puts)` stores puts of one partition together and returns one result or error for each.
-    Memory that is queued but not stored is bounded: `submit` waits while 64 MiB are queued.
+    Memory that is queued but not stored is bounded, and small enough to be used again and again:
+    `submit` waits while 16 MiB are queued, and up to 8 MiB travel together.
     """
 
     def __init__(self, send: Callable[[Sequence[PendingPut]], Sequence[range | Exception]]) -> None:
@@ -76,7 +80,7 @@ class Outbox:
             StreamTimeoutError: the queue stayed full until the put's deadline.
         """
         with self._changed:
-            room = self._changed.wait_for(lambda: not self._queue or self._bytes < _MAX_BYTES, put.left)
+            room = self._changed.wait_for(lambda: not self._queue or self._bytes < _QUEUE_BYTES, put.left)
             if not room:
                 raise StreamTimeoutError(
                     f"put into {put.partition!r}: {len(self._queue)} earlier puts ({self._bytes} bytes) of this "
@@ -98,6 +102,7 @@ class Outbox:
                 put.future.set_exception(error)
             raise
         for put, result in zip(puts, results, strict=True):
+            put.batch = None  # the caller may keep the put for long; its memory is needed for the next one
             if isinstance(result, Exception):
                 put.future.set_exception(result)
             else:
@@ -110,7 +115,7 @@ class Outbox:
         with self._changed:
             while self._queue and len(puts) < _MAX_PARTS:
                 put = self._queue[0]
-                if puts and (put.partition != puts[0].partition or size + put.item.nbytes > _MAX_BYTES):
+                if puts and (put.partition != puts[0].partition or size + put.item.nbytes > _OBJECT_BYTES):
                     break
                 puts.append(self._queue.popleft())
                 size += put.item.nbytes

@@ -8,6 +8,7 @@ under its own name when the producer is gone. Holding copies nothing; republishi
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -57,8 +58,8 @@ class StorageUnit:
         return len(keys)
 
     def report(self) -> dict[str, Any]:
-        """Blocks held, by partition."""
+        """Process id, incarnation, and how many objects are held of each partition."""
         counts: dict[str, int] = {}
         for partition, _, _ in self._held.values():
             counts[partition] = counts.get(partition, 0) + 1
-        return {"incarnation": self._incarnation, "blocks": counts}
+        return {"pid": os.getpid(), "incarnation": self._incarnation, "held": counts}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from relax_engine.stream.columns import Column, ColumnBatch
-from relax_engine.stream.delivery import Delivery, RowGroups, Slice, Source
+from relax_engine.stream.delivery import Delivery, RowGroups, Slice, Source, Stored
 from relax_engine.stream.payload import assemble, pack, row_groups, version_range
 from relax_engine.stream.tensors import as_tensor
 
@@ -43,6 +43,17 @@ def test_rows_of_several_blocks_in_order_zero_length_rows_included():
     assert result["reward"].values.tolist() == [1, 2, 3, 4]
     empty = assemble(delivery(("x", 0, 1)), {"x": first})
     assert empty["tokens"].lengths.tolist() == [0]
+
+
+def test_rows_of_a_stored_object():
+    blocks = {name: Stored(name[0], 0, None).block(0, 3, 0) for name in ("x/0", "y/0")}
+    sources = (
+        Source(("tokens",), (Slice("x/0", 1, 3), Slice("y/0", 0, 2))),
+        Source(("reward",), (Slice("x/0", 0, 3), Slice("y/0", 0, 1))),
+    )
+    spread = Delivery("t", "p", 0, ((4, 6), (9, 11)), sources, blocks)
+    assert spread.rows_in("x") == ((4, 6), (9, 10))
+    assert spread.rows_in("y") == ((9, 11),)
 
 
 def test_a_column_that_was_not_taken_is_named():
