@@ -49,7 +49,6 @@ class Workspace:
             return arena.get(name, shape, kind, device)
 
         f32 = torch.float32
-        self.rows = rows
         self.x, self.h = buffer("x", rows, hidden), buffer("h", rows, hidden)
         self.norm, self.scale = buffer("norm", rows, 1, kind=f32), buffer("scale", rows, 1, kind=f32)
         self.projected = (rows, kv, group + 2, dim)

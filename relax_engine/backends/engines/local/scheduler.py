@@ -20,7 +20,7 @@ from relax_engine.backends.engines.local.decode import DecodePlan, StopTable, ou
 from relax_engine.backends.engines.local.decoder import Arena, Decoder
 from relax_engine.backends.engines.local.kv_cache import KVCache
 from relax_engine.backends.engines.local.linear import round_rows
-from relax_engine.backends.engines.local.prefill import blocks, prefill
+from relax_engine.backends.engines.local.prefill import Prefilled, blocks, prefill
 from relax_engine.backends.engines.local.request import Batch, Request
 from relax_engine.backends.engines.local.sampling import RowSampling, sample
 from relax_engine.backends.engines.local.tokenizer import TextDecoder
@@ -205,7 +205,7 @@ class Scheduler:
         for request, index in zip(requests, owner, strict=True):
             if request.input_log_prob_start is not None and request.input_log_probs is None:
                 wanted[index] = True
-        hidden, position = [], 0
+        hidden = []
         for block in blocks([len(prefix) for prefix in prefixes]):
             result = prefill(self.decoder, [prefixes[i] for i in block], [wanted[i] for i in block])
             hidden.append(result.hidden)
@@ -216,7 +216,6 @@ class Scheduler:
                     requests[i].input_log_probs = scores[: len(requests[i].prompt) - 1].tolist()
             if first_row is not None:
                 self._store(first_row, members, [owner[i] - block.start for i in members], result)
-            position += len(members)
         if first_row is None:
             return
         starts = torch.tensor([request.start for request in requests], device=device)
@@ -224,7 +223,7 @@ class Scheduler:
         states = torch.cat(hidden).index_select(0, torch.tensor(owner, device=device))
         self._first_outputs(requests, first_row, self.decoder.head(states))
 
-    def _store(self, first_row: int, members: list[int], local: list[int], result: Any) -> None:
+    def _store(self, first_row: int, members: list[int], local: list[int], result: Prefilled) -> None:
         """Write a prefill block into the rows of `members` (positions in the admission)."""
         device = self.decoder.device
         runs: list[list[int]] = []
