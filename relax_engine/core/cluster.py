@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from relax_engine.errors import RelaxError
 logger = logging.getLogger(__name__)
 
 _START_ATTEMPTS = 3
+_CONNECT_S = 10.0
 
 
 class ClusterError(RelaxError):
@@ -69,6 +71,7 @@ def ray_cluster(address: str | None) -> Iterator[Cluster]:
     os.environ.update(local_environment())
     target = address or os.environ.get("RAY_ADDRESS")
     if target:
+        _require_listener(target)
         try:
             ray.init(address=target, log_to_driver=False, logging_level=logging.ERROR)
         except ConnectionError as error:
@@ -83,6 +86,20 @@ def ray_cluster(address: str | None) -> Iterator[Cluster]:
         yield _describe(owned=True)
     finally:
         ray.shutdown()
+
+
+def _require_listener(address: str) -> None:
+    """Refuse an address where nobody listens; Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+    except OSError as error:
+        raise ClusterError(
+            f"no Ray cluster at --ray-address {address!r}: {error}. Start one with `ray start --head`, or leave the flag "
+            "out for a local one"
+        ) from error
 
 
 def _start_local() -> None:
