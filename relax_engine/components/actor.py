@@ -30,6 +30,8 @@ from relax_engine.weight_sync.receivers import EngineReceiver, RoleReceiver
 logger = logging.getLogger(__name__)
 
 RUN_STATE = "run_state.json"
+SYNC_GAP = "weight_sync/logprob_max_abs_diff"
+"""Largest engine-trainer log-prob difference after the last sync: on the step's samples, or on a few probed rows."""
 LOG_PROB_GAP = "train/rollout_logprob_gap"
 """Largest engine-trainer log-prob difference on the step's own samples, under the weights that made them."""
 _PROBE_ROWS = 4
@@ -162,6 +164,8 @@ class Actor(Role):
         metrics |= self._step_metrics
         if trains_on_policy(self.config) and not self.supervised:
             metrics[LOG_PROB_GAP] = metrics["train/train_rollout_logprob_abs_diff/max"]
+            # Every sample of the step was made by the weights of the last sync: no better probe.
+            metrics[SYNC_GAP] = metrics[LOG_PROB_GAP]
         return metrics
 
     def _drop_stale(self, batch: ColumnBatch) -> ColumnBatch:
@@ -250,8 +254,8 @@ class Actor(Role):
             "weight_sync/quarantined": float(len(report.quarantined)),
             "weight_sync/version": float(version),
         }
-        if batch is not None and batch.num_rows:
-            metrics["weight_sync/logprob_max_abs_diff"] = await self._probe(batch)
+        if batch is not None and batch.num_rows and not trains_on_policy(self.config):
+            metrics[SYNC_GAP] = await self._probe(batch)
         return metrics
 
     async def _probe(self, batch: ColumnBatch) -> float:

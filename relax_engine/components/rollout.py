@@ -168,8 +168,7 @@ class Rollout(Role):
         """Generate and score `groups` on one engine."""
         engine = self.engines[url]
         samples = [sample for group in groups for sample in group]
-        for group in groups:
-            self.stream.assign(group[0].group_index, url)
+        self.stream.assign([group[0].group_index for group in groups], url)
         started = time.time()
         try:
             await generate_groups(engine.client, groups, self.sampling)

@@ -30,7 +30,7 @@ from relax_engine.utils.progress import Progress, progress
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = 0.25
+_POLL_S = 0.5
 
 
 class Controller:

@@ -362,9 +362,9 @@ class StreamClient:
         """`admit` for asyncio callers."""
         return await asettle(self._controller.admit.remote(groups, server_wait(deadline_s)), deadline_s, "admit")
 
-    def assign(self, group: int, engine: str) -> None:
-        """Say which engine generates the group; for messages only, so nothing is awaited."""
-        self._controller.assign.remote(group, engine)
+    def assign(self, groups: Sequence[int], engine: str) -> None:
+        """Say which engine generates the groups; for messages only, so nothing is awaited."""
+        self._controller.assign.remote(list(groups), engine)
 
     def set_version(self, version: int, *, deadline_s: float = _CALL_S) -> None:
         """The actor published weights `version`."""

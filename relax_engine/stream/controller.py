@@ -217,9 +217,10 @@ class StreamController:
 
         return await self._until(lambda: gate.try_admit(groups, time.monotonic()), wait_s, explain)
 
-    async def assign(self, group: int, engine: str) -> None:
-        """The engine that generates a group, for messages."""
-        self._gate().assign(group, engine, time.monotonic())
+    async def assign(self, groups: Sequence[int], engine: str) -> None:
+        """The engine that generates the groups, for messages."""
+        for group in groups:
+            self._gate().assign(group, engine, time.monotonic())
 
     async def set_version(self, version: int) -> None:
         """The actor published weights."""

@@ -122,7 +122,7 @@ def test_the_byte_budget_holds_for_rows_and_not_for_columns(new_stream):
 def test_a_take_that_times_out_says_what_is_missing(new_stream):
     client = new_stream(max_staleness=0, groups_per_step=4)
     assert client.admit(4) == [0, 1, 2, 3]
-    client.assign(3, "http://10.0.0.7:3000")
+    client.assign([3], "http://10.0.0.7:3000")
     client.put("train_0", rows_batch(0, 6))
     client.put_columns("train_0", range(2), ColumnBatch({"advantages": Column.fixed([0.0, 1.0])}))
     start = time.monotonic()
