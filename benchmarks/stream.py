@@ -37,7 +37,7 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "transfer_queue": ("transfer_queue_seq_wide", "transfer_queue_pipe_wide"),
     "shared_memory": ("arrow_seq_wide", "arrow_seq_compact", "raw_seq_wide", "raw_seq_compact"),
 }
-PASSES = {"stream": 4, "transfer_queue": 1, "shared_memory": 4}
+PASSES = {"stream": 8, "transfer_queue": 1, "shared_memory": 16}
 FIELDS = ("input_ids", "log_probs", "loss_mask")
 Rows = dict[str, Any]
 
@@ -159,7 +159,7 @@ class Consumer:
 
     def stream(self, client: Any, partition: str) -> dict[str, float]:
         sums = Sums()
-        for delivery, batch in client.deliveries("train", partition, (*FIELDS, "reward"), self.batch, ahead=16):
+        for delivery, batch in client.deliveries("train", partition, (*FIELDS, "reward"), self.batch, ahead=32):
             sums.add(delivery.num_rows, {name: column.values for name, column in batch.items()})
         client.drop(partition)
         return sums.result()
@@ -181,8 +181,9 @@ class Consumer:
                 time.sleep(0.002)
                 continue
             data = self.client.get_data(meta)
-            values = {name: data[name].values().numpy() for name in FIELDS}
-            sums.add(len(meta), {**values, "reward": data["reward"].numpy()})
+            columns = {name: data[name] for name in fields}
+            flat = {name: column.values() if column.is_nested else column for name, column in columns.items()}
+            sums.add(len(meta), {name: column.numpy() for name, column in flat.items()})
             got += len(meta)
         return sums.result()
 

@@ -19,9 +19,9 @@ from relax_engine.stream.columns import ColumnBatch
 from relax_engine.stream.delivery import PutItem
 from relax_engine.stream.errors import StreamTimeoutError
 
-_MAX_PARTS = 32
-_OBJECT_BYTES = 8 << 20
-_QUEUE_BYTES = 16 << 20
+_MAX_PARTS = 64
+_OBJECT_BYTES = 32 << 20
+_QUEUE_BYTES = 32 << 20
 _GRACE_S = 5.0
 
 
@@ -62,8 +62,7 @@ class Outbox:
     """The puts of one client, sent in order by one thread.
 
     `send(puts)` stores puts of one partition together and returns one result or error for each.
-    Memory that is queued but not stored is bounded, and small enough to be used again and again:
-    `submit` waits while 16 MiB are queued, and up to 8 MiB travel together.
+    Memory that is queued but not stored is bounded: `submit` waits while 32 MiB are queued.
     """
 
     def __init__(self, send: Callable[[Sequence[PendingPut]], Sequence[range | Exception]]) -> None:
