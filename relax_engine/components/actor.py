@@ -56,7 +56,11 @@ class Actor(Role):
         self.algorithm = AlgorithmSettings.from_config(self.args)
         self.spec = registry.get(self.algorithm.advantage_estimator)
         self.checkpoints = CheckpointManager(self.args.save) if self.args.save else None
-        self.metrics = MetricsLog(Path(context.run_dir) / "metrics.jsonl", start_step=context.start_step)
+        self.metrics = MetricsLog(
+            Path(context.run_dir) / "metrics.jsonl",
+            start_step=context.start_step,
+            last=context.run_state.get("metrics"),
+        )
         self.version = context.start_step
         self._step_metrics: dict[str, float] = {}
         self._dropped_stale = 0
@@ -91,10 +95,7 @@ class Actor(Role):
                 break
             self.step = rollout_id
             await self._step(rollout_id)
-        return {
-            "phases": self.phases,
-            "version": self.version,
-        }
+        return self.outcome()
 
     async def close(self) -> None:
         """End the rank processes."""
@@ -110,7 +111,7 @@ class Actor(Role):
         metrics |= meta.get("metrics", {})
         metrics["perf/wait_time"] = waited
         self.version = rollout_id + 1
-        await asyncio.to_thread(self._checkpoint, rollout_id, meta.get("data_position", {}))
+        await asyncio.to_thread(self._checkpoint, rollout_id, meta.get("data_position", {}), metrics)
         if not self.supervised:
             metrics |= await self._publish(self.version, batch)
         await asyncio.to_thread(self.stream.drop, partition, dropped_stale=self._dropped_stale)
@@ -141,6 +142,9 @@ class Actor(Role):
             batch = self._drop_stale(batch)
             if self.colocate:
                 batch = self._complete(batch)
+        if batch.num_rows == 0:
+            logger.warning("step %d: all samples were too stale to train on", self.step)
+            return self._step_metrics
         totals: list[dict[str, float]] = []
         with self.phase("train"):
             for rows in np.array_split(np.arange(batch.num_rows), steps_per_rollout(self.config)):
@@ -218,16 +222,21 @@ class Actor(Role):
         with self.phase("advantages"):
             return batch.with_columns(**advantage_columns(batch, self.config))
 
-    def _checkpoint(self, rollout_id: int, data_position: dict[str, Any]) -> None:
+    def _checkpoint(self, rollout_id: int, data_position: dict[str, Any], metrics: dict[str, float]) -> None:
         args = self.args
         last = rollout_id + 1 == self.context.num_steps
         if self.checkpoints is None or not (
             last or (args.save_interval and (rollout_id + 1) % args.save_interval == 0)
         ):
             return
-        state = {"iteration": rollout_id + 1, "weight_version": rollout_id + 1, "data_position": data_position}
+        state = {
+            "iteration": rollout_id + 1,
+            "weight_version": rollout_id + 1,
+            "data_position": data_position,
+            "metrics": metrics,
+        }
         with self.phase("save"), self.checkpoints.writing(rollout_id + 1) as directory:
-            self.group.save(str(directory), state)
+            self.group.save(str(directory), {})
             Path(directory, RUN_STATE).write_text(json.dumps(state))
         if args.max_actor_ckpt_to_keep:
             self.checkpoints.prune(args.max_actor_ckpt_to_keep)

@@ -57,7 +57,7 @@ class ForwardRole(Role):
             sequence = 0
             while await self._batch(f"train_{rollout_id}", sequence, rows):
                 sequence += 1
-        return {"phases": self.phases}
+        return self.outcome()
 
     async def _batch(self, partition: str, sequence: int, rows: int) -> bool:
         """Handle one delivery; False at the end of the partition."""

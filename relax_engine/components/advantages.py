@@ -52,7 +52,7 @@ class Advantages(Role):
                 break
             self.step = rollout_id
             await asyncio.to_thread(self._partition, f"train_{rollout_id}")
-        return {"phases": self.phases}
+        return self.outcome()
 
     async def close(self) -> None:
         """Nothing to release."""

@@ -98,6 +98,10 @@ class Role:
             events.append(self._events.popleft())
         return events
 
+    def outcome(self) -> dict[str, Any]:
+        """What `run` returns: its phases, and whether it ended because it was asked to."""
+        return {"phases": self.phases, "stopped": self.stopping}
+
     def emit(self, kind: str, **values: Any) -> None:
         """Tell the controller that something happened."""
         self._progressed = time.time()

@@ -116,7 +116,7 @@ class Rollout(Role):
                     await self._start_partition(rollout_id, tasks)
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
-        return {"phases": self.phases}
+        return self.outcome()
 
     async def finish(self) -> dict[str, Any]:
         """Evaluate the final weights where asked for, once training has ended."""

@@ -51,7 +51,7 @@ class Sft(Role):
             await asyncio.to_thread(self.stream.put, partition, batch, deadline_s=self.args.wait_timeout)
             meta = {"data_position": self.data.position.to_dict(), "metrics": {}}
             await asyncio.to_thread(self.stream.seal, partition, meta=meta)
-        return {"phases": self.phases}
+        return self.outcome()
 
     async def close(self) -> None:
         """Nothing to release."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ class Controller:
     async def _all_or_first_failure(
         self, tasks: dict[str, asyncio.Task[Any]], bar: Progress | None = None
     ) -> list[Any]:
-        """Results of all roles' tasks, relaying events meanwhile; the first failure cancels the others.
+        """Results of all roles' tasks, relaying events meanwhile; a failure or a stopped role cancels the others.
 
         Raises:
             RoleError: names the role and the root cause.
@@ -149,13 +150,16 @@ class Controller:
                     error = task.exception()
                     if error is not None:
                         raise role_failure(names[task], error, self.run_dir)
+                    if (task.result() or {}).get("stopped"):
+                        logger.info("role %s was stopped: ending the run", names[task])
+                        pending = set()
                 if bar is not None:
                     await self._relay(bar)
         finally:
             for task in names:
                 task.cancel()
             await asyncio.gather(*names, return_exceptions=True)
-        return [task.result() for task in names]
+        return [task.result() for task in names if not task.cancelled()]
 
     async def _relay(self, bar: Progress | None) -> None:
         """Log what the roles report."""
@@ -182,8 +186,8 @@ class Controller:
                     "training step %d/%d: loss %.4f, grad norm %.3f, %.2f s",
                     event["step"],
                     total,
-                    metrics["train/loss"],
-                    metrics["train/grad_norm"],
+                    metrics.get("train/loss", math.nan),
+                    metrics.get("train/grad_norm", math.nan),
                     metrics["perf/step_time"],
                 )
             case "evaluation":

@@ -30,7 +30,7 @@ class RunResult:
         losses: Loss of each step.
         staleness_histogram: Trained samples by lag in weight versions.
         logprob_max_abs_diff: Largest engine-trainer log-prob difference under equal weights.
-        phase_seconds: Seconds of work by `role/phase` in this call.
+        phase_seconds: Seconds of this call in which `role/phase` was under way, requests at the same time counted once.
         wall_seconds: Duration of this call's training loop.
     """
 
@@ -63,9 +63,6 @@ def collect_result(
         for name, count in record.items():
             if name.startswith(_LAG):
                 staleness[int(name.removeprefix(_LAG))] += int(count)
-    seconds: defaultdict[str, float] = defaultdict(float)
-    for phase in phases:
-        seconds[f"{phase.role}/{phase.name}"] += phase.end - phase.start
     (run_dir / "timeline.json").write_text(json.dumps([asdict(phase) for phase in phases]))
     return RunResult(
         run_dir=str(run_dir),
@@ -77,6 +74,21 @@ def collect_result(
         losses=[record["train/loss"] for record in records],
         staleness_histogram=dict(sorted(staleness.items())),
         logprob_max_abs_diff=max((record[name] for record in records for name in _GAPS if name in record), default=0.0),
-        phase_seconds={name: round(value, 3) for name, value in sorted(seconds.items())},
+        phase_seconds=busy_seconds(phases),
         wall_seconds=round(wall_seconds, 3),
     )
+
+
+def busy_seconds(phases: Iterable[Phase]) -> dict[str, float]:
+    """Length of the union of each `role/phase`'s intervals, so that a phase's time never exceeds the wall's."""
+    spans: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for phase in phases:
+        spans[f"{phase.role}/{phase.name}"].append((phase.start, phase.end))
+    busy = {}
+    for name, intervals in sorted(spans.items()):
+        total, reached = 0.0, float("-inf")
+        for start, end in sorted(intervals):
+            total += max(0.0, end - max(start, reached))
+            reached = max(reached, end)
+        busy[name] = round(total, 3)
+    return busy

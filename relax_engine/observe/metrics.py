@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,18 @@ from typing import Any
 class MetricsLog:
     """Append-only `metrics.jsonl` with one line per step.
 
-    A run that resumes at `start_step` first removes the lines of later steps, so that each step is
-    in the file once, as it finally happened.
+    A run that resumes at `start_step` first removes the lines of later steps and, if a crash came
+    between the checkpoint of the step before and its line, adds that line from `last`, the metrics
+    that the checkpoint holds. So each step is in the file once, as it finally happened.
     """
 
-    def __init__(self, path: Path, *, start_step: int = 0) -> None:
+    def __init__(self, path: Path, *, start_step: int = 0, last: Mapping[str, float] | None = None) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            kept = [record for record in read_metrics(path) if record["step"] < start_step]
+        kept = [record for record in read_metrics(path) if record["step"] < start_step] if path.exists() else []
+        if last and all(record["step"] != start_step - 1 for record in kept):
+            kept.append({"step": start_step - 1, **last})
+        if kept or path.exists():
             temporary = path.with_suffix(".tmp")
             temporary.write_text("".join(json.dumps(record) + "\n" for record in kept))
             os.replace(temporary, path)
