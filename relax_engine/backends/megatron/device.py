@@ -20,6 +20,7 @@ Substitutes, and who needs them:
 | `device="cuda"` in factory calls | schedules, optimizer, gradient norm | `"cpu"` |
 | `Tensor.type() == "torch.cuda.FloatTensor"` | optimizer constructors | compared without `cuda` |
 | `torch.compile` of small fusions at import | activation fusions (unused here) | left uncompiled |
+| `linear_with_*` of the parallel layers | all float32 matrix products | oneDNN's (`products.py`), where torch has it |
 | `FusedAdam`'s shared step count | distributed optimizer's checkpoint | torch AdamW's per-parameter step |
 """
 
@@ -35,6 +36,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
+from relax_engine.backends.megatron import products
 
 _MODULES = (
     "megatron.core",
@@ -77,6 +80,8 @@ def import_megatron() -> None:
         _use_cpu_generator()
         _accept_cpu_tensor_types()
         _keep_step_per_parameter()
+        if products.available():
+            products.replace_linear_functions()
 
 
 @contextlib.contextmanager

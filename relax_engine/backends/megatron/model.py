@@ -15,7 +15,7 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
-from megatron.core.tensor_parallel.layers import linear_with_grad_accumulation_and_async_allreduce
+from megatron.core.tensor_parallel import layers as parallel_layers
 from megatron.core.transformer import TransformerConfig
 from torch import Tensor
 
@@ -66,7 +66,7 @@ class ResponseModel(GPTModel):
             hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=True)
         selected = hidden_states.squeeze(1).index_select(0, labels.predictors)
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
-        logits = linear_with_grad_accumulation_and_async_allreduce(
+        logits = parallel_layers.linear_with_grad_accumulation_and_async_allreduce(
             selected,
             self.output_layer.weight if weight is None else weight,
             bias=None,
