@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ray import serve
+from ray.serve.context import _get_global_client
 
 from relax_engine.components.mode import forward_columns
 from relax_engine.components.role import Phase, RoleContext
@@ -32,6 +33,7 @@ from relax_engine.utils.progress import Progress, progress
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.5
+_HTTP_HOST, _HTTP_PORT = "127.0.0.1", 8000
 
 
 class Controller:
@@ -113,7 +115,10 @@ class Controller:
         """Start Serve where it does not run yet, and all roles on it at once."""
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
         quiet = {"log_level": "WARNING", "enable_access_log": False}
-        serve.start(http_options={"host": "127.0.0.1", "port": free_port("127.0.0.1")}, logging_config=quiet)
+        if _get_global_client(raise_if_no_controller_running=False) is None:
+            port = free_port(_HTTP_HOST, preferred=_HTTP_PORT)
+            serve.start(http_options={"host": _HTTP_HOST, "port": port}, logging_config=quiet)
+            logger.info("roles answer at http://%s:%d/<role>/health", _HTTP_HOST, port)
         serve.run_many(
             [service.target() for service in self.services.values()], wait_for_ingress_deployment_creation=True
         )
