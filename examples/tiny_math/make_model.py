@@ -90,6 +90,7 @@ def make_model(directory: str | Path, *, seed: int = 0) -> Path:
     """
     import torch
     from transformers import GenerationConfig, Qwen3ForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
     directory = Path(directory)
     if directory.exists():
@@ -105,6 +106,7 @@ def make_model(directory: str | Path, *, seed: int = 0) -> Path:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
+    disable_progress_bar()  # of one small file
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
