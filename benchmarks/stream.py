@@ -319,6 +319,7 @@ def summarise(records: list[dict[str, Any]]) -> dict[str, Any]:
             "pipe_over_transfer_queue_pipe_same_types": rate["stream_pipe_wide"] / rate["transfer_queue_pipe_wide"],
             "seq_over_transfer_queue_seq_same_types": rate["stream_seq_wide"] / rate["transfer_queue_seq_wide"],
             "pipe_over_transfer_queue_pipe_compact": rate["stream_pipe_compact"] / rate["transfer_queue_pipe_wide"],
+            "seq_over_transfer_queue_seq_compact": rate["stream_seq_compact"] / rate["transfer_queue_seq_wide"],
             "seq_over_arrow_same_types": rate["stream_seq_wide"] / rate["arrow_seq_wide"],
             "pipe_over_arrow_same_types": rate["stream_pipe_wide"] / rate["arrow_seq_wide"],
             "seq_over_arrow_compact": rate["stream_seq_compact"] / rate["arrow_seq_compact"],
