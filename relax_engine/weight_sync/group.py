@@ -7,6 +7,7 @@ group is independent of each process's own default group.
 from __future__ import annotations
 
 import datetime
+import time
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,9 @@ from torch.distributed.distributed_c10d import GroupName
 
 from relax_engine.errors import RelaxError
 from relax_engine.weight_sync.messages import GroupAddress
+
+_POLL_S = 0.02
+_CALLED_OFF = "called_off"
 
 
 class GroupInitError(RelaxError):
@@ -32,7 +36,7 @@ def join_group(address: GroupAddress, rank: int, *, timeout_s: float, store: TCP
     Rank 0 hosts the store (pass `store` to reuse one that already listens).
 
     Raises:
-        GroupInitError: someone did not join within `timeout_s` seconds.
+        GroupInitError: someone did not join within `timeout_s` seconds, or rank 0 called it off.
     """
     timeout = datetime.timedelta(seconds=timeout_s)
     try:
@@ -40,13 +44,8 @@ def join_group(address: GroupAddress, rank: int, *, timeout_s: float, store: TCP
             store = TCPStore(address.host, address.port, is_master=rank == 0, timeout=timeout, wait_for_workers=False)
         prefixed = PrefixStore(address.name, store)
         # A lost peer must surface by name before gloo's own, anonymous timeout.
-        prefixed.set(f"member_{rank}", "here")
-        missing = _missing_members(prefixed, address.world_size, timeout)
-        if missing:
-            raise GroupInitError(
-                f"weight-update group {address.name!r}: ranks {missing} of {address.world_size} did not join "
-                f"{address.host}:{address.port} within {timeout_s:g} s"
-            )
+        prefixed.set(_member(rank), "here")
+        _wait_for_members(prefixed, address, timeout_s)
         group, _ = dist.distributed_c10d._new_process_group_helper(
             address.world_size,
             rank,
@@ -65,14 +64,36 @@ def join_group(address: GroupAddress, rank: int, *, timeout_s: float, store: TCP
     return group
 
 
-def _missing_members(store: PrefixStore, world_size: int, timeout: datetime.timedelta) -> list[int]:
-    """Ranks that have not signed in when `timeout` has passed."""
-    keys = [f"member_{rank}" for rank in range(world_size)]
-    try:
-        store.wait(keys, timeout)
-    except dist.DistStoreError:
-        return [rank for rank, key in enumerate(keys) if not store.check([key])]
-    return []
+def absent_members(address: GroupAddress, store: TCPStore) -> list[int]:
+    """Ranks of `address` that have not come to join."""
+    prefixed = PrefixStore(address.name, store)
+    return [rank for rank in range(address.world_size) if not prefixed.check([_member(rank)])]
+
+
+def call_off(address: GroupAddress, store: TCPStore, reason: str) -> None:
+    """Let everybody who still waits in `join_group` fail now."""
+    PrefixStore(address.name, store).set(_CALLED_OFF, reason)
+
+
+def _member(rank: int) -> str:
+    return f"member_{rank}"
+
+
+def _wait_for_members(store: PrefixStore, address: GroupAddress, timeout_s: float) -> None:
+    keys = [_member(rank) for rank in range(address.world_size)]
+    deadline = time.monotonic() + timeout_s
+    while not store.check(keys):
+        if store.check([_CALLED_OFF]):
+            raise GroupInitError(
+                f"weight-update group {address.name!r} was called off: {store.get(_CALLED_OFF).decode()}"
+            )
+        if time.monotonic() > deadline:
+            missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+            raise GroupInitError(
+                f"weight-update group {address.name!r}: ranks {missing} of {address.world_size} did not join "
+                f"{address.host}:{address.port} within {timeout_s:g} s"
+            )
+        time.sleep(_POLL_S)
 
 
 def leave_group(group: ProcessGroup) -> None:

@@ -65,20 +65,23 @@ class BucketMeta:
 
 
 class Receiver(Protocol):
-    """One process that ends up with the weights. Every method raises on failure."""
+    """One process that ends up with the weights. Every coroutine raises on failure."""
 
     @property
     def name(self) -> str:
         """Unique among the receivers; what reports call it."""
 
+    def answered(self, error: BaseException) -> bool:
+        """Whether `error` is what a living receiver answered, rather than its silence or death."""
+
     async def join(self, address: GroupAddress, rank: int) -> None:
         """Enter the update group as `rank`; returns when the group is complete."""
 
     async def leave(self, address: GroupAddress) -> None:
-        """Leave the update group."""
+        """Leave the update group and drop what was received through it."""
 
     async def begin(self) -> None:
-        """Stop using the weights (pause, retract) and open the transaction."""
+        """Stop using the weights (pause, retract) and open the transaction; drops one that is open."""
 
     async def receive(self, bucket: BucketMeta, address: GroupAddress) -> None:
         """Take part in one broadcast and verify its checksum."""

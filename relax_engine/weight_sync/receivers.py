@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relax_engine.backends.engines.client import EngineClient
+from relax_engine.backends.engines.types import EngineRefusedError
 from relax_engine.weight_sync.messages import BucketMeta, GroupAddress
 
 
@@ -26,6 +27,9 @@ class EngineReceiver:
     def name(self) -> str:
         """The engine's URL."""
         return self.url
+
+    def answered(self, error: BaseException) -> bool:
+        return isinstance(error, EngineRefusedError)
 
     async def join(self, address: GroupAddress, rank: int) -> None:
         async with EngineClient(self.url, timeout_s=self.timeout_s) as client:
@@ -68,6 +72,11 @@ class RoleReceiver:
 
             self._handle = serve.get_app_handle(self.name)
         return self._handle
+
+    def answered(self, error: BaseException) -> bool:
+        from ray.exceptions import RayTaskError
+
+        return isinstance(error, RayTaskError)
 
     async def join(self, address: GroupAddress, rank: int) -> None:
         await self.handle.join.remote(address, rank)
