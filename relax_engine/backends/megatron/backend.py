@@ -30,9 +30,11 @@ from relax_engine.backends.megatron.device import compute_device
 from relax_engine.backends.megatron.metrics import reduce_metrics
 from relax_engine.backends.megatron.model import ResponseTargets, build_model
 from relax_engine.backends.megatron.optimizer import build_optimizer, build_scheduler, update
-from relax_engine.backends.megatron.packing import Packing, pack, plan_micro_batches
+from relax_engine.backends.megatron.packing import pack, plan_micro_batches
 from relax_engine.backends.megatron.rope import RotaryTable
+from relax_engine.backends.megatron.rows import RowGather
 from relax_engine.backends.megatron.settings import BackendSettings, ParallelLayout, read_settings
+from relax_engine.backends.megatron.sharing import Compact, compact
 from relax_engine.backends.megatron.snapshots import WeightSnapshots
 from relax_engine.backends.megatron.spec import PackedSequences
 from relax_engine.backends.megatron.weights import load_tensors, named_hf_tensors
@@ -197,7 +199,7 @@ class MegatronBackend:
         return output, partial(self._loss, rows=rows, packing=packing, loss_fn=loss_fn, entropy=entropy)
 
     def _loss(
-        self, output: Tensor, *, rows: ColumnBatch | None, packing: Packing, loss_fn: LossFn, entropy: bool
+        self, output: Tensor, *, rows: ColumnBatch | None, packing: Compact, loss_fn: LossFn, entropy: bool
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Loss, number of tokens (unused by the plain sum) and metrics of one micro-batch."""
         tokens = torch.zeros((), dtype=torch.int, device=self._device)
@@ -212,19 +214,20 @@ class MegatronBackend:
         loss, metrics = loss_fn(log_probs, entropies, inputs)
         return loss, tokens, {"loss": loss.detach()} | metrics
 
-    def _pack(self, rows: ColumnBatch | None) -> Packing:
+    def _pack(self, rows: ColumnBatch | None) -> Compact:
         layout = self.settings.layout
-        return pack(rows, multiple_of=layout.tensor if layout.sequence_parallel else 1)
+        multiple_of = layout.tensor if layout.sequence_parallel else 1
+        return compact(pack(rows, multiple_of=multiple_of), multiple_of=multiple_of)
 
     def _forward(
-        self, packing: Packing, temperature: float, *, entropy: bool, model: torch.nn.Module | None = None
+        self, packing: Compact, temperature: float, *, entropy: bool, model: torch.nn.Module | None = None
     ) -> Tensor:
-        predictors, targets = self._to_device(packing.predictors), self._to_device(packing.targets)
+        predictors = RowGather(packing.predictors, len(packing.tokens), self._device)
         return (model or self._model)(
             input_ids=self._to_device(packing.tokens)[None],
             position_ids=None,
             attention_mask=None,
-            labels=ResponseTargets(predictors, targets, temperature, entropy),
+            labels=ResponseTargets(predictors, self._to_device(packing.targets), temperature, entropy),
             packed_seq_params=PackedSequences.of(packing, self._rotary, self._device),
         )
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from relax_engine.backends.megatron.device import compute_device
 from relax_engine.backends.megatron.log_probs import VocabSlice, token_log_probs
+from relax_engine.backends.megatron.rows import RowGather
 from relax_engine.backends.megatron.settings import ParallelLayout, RecomputeSettings
 from relax_engine.backends.megatron.spec import block_spec
 from relax_engine.checkpoint.families import ModelSpec
@@ -31,7 +32,7 @@ from relax_engine.checkpoint.mapping import padded_vocab_size
 class ResponseTargets:
     """What the head computes: for each response token the position that predicts it, and the token."""
 
-    predictors: Tensor
+    predictors: RowGather
     tokens: Tensor
     temperature: float
     entropy: bool
@@ -64,7 +65,7 @@ class ResponseModel(GPTModel):
         sequence_parallel = self.config.sequence_parallel
         if sequence_parallel:
             hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=True)
-        selected = hidden_states.squeeze(1).index_select(0, labels.predictors)
+        selected = labels.predictors(hidden_states.squeeze(1))
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
         logits = parallel_layers.linear_with_grad_accumulation_and_async_allreduce(
             selected,

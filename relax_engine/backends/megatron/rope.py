@@ -49,9 +49,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate each pair `(x[..., i], x[..., i + d/2])` by its angle.
 
     Args:
-        x: `[..., length, heads, d]`.
-        cos: `[length, 1, d]`.
-        sin: `[length, 1, d / 2]`; negated it rotates back, which is the gradient.
+        x: `[tokens, heads, d]`.
+        cos: `[tokens, 1, d]`.
+        sin: `[tokens, 1, d / 2]`; negated it rotates back, which is the gradient.
     """
     half = x.shape[-1] // 2
     out = x * cos

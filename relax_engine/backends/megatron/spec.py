@@ -21,57 +21,39 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from torch import Tensor
 
 from relax_engine.backends.megatron.fused import rms_norm, swiglu
-from relax_engine.backends.megatron.packing import Bucket, Packing
+from relax_engine.backends.megatron.packing import Bucket
 from relax_engine.backends.megatron.rope import RotaryTable, rotate
+from relax_engine.backends.megatron.rows import RowGather
+from relax_engine.backends.megatron.sharing import Compact
 
 
 @dataclass
 class PackedSequences(PackedSeqParams):
-    """One packed micro-batch as the attention layers see it; the same object for all layers.
+    """One micro-batch as the attention layers see it; the same object for all layers.
 
-    Besides Megatron's boundaries: the rectangles attention works on, the indices between packed
-    tokens and rectangle cells (None where they coincide), and the RoPE table.
+    The rectangles attention works on, the gathers between computed tokens and rectangle cells (None where they
+    coincide), and the RoPE table of each token.
     """
 
     buckets: tuple[Bucket, ...] = ()
-    to_padded: Tensor | None = None
-    to_packed: Tensor | None = None
-    rotary: RotaryTable | None = None
+    to_padded: RowGather | None = None
+    to_packed: RowGather | None = None
+    rotary: tuple[Tensor, Tensor] | None = None
 
     @classmethod
-    def of(cls, packing: Packing, rotary: RotaryTable, device: torch.device) -> PackedSequences:
-        """Move the index arithmetic of `packing` to `device`."""
-        cu_lengths = torch.from_numpy(packing.cu_lengths).to(device)
-        longest = max(bucket.length for bucket in packing.buckets)
-        dense = len(packing.buckets) == 1 and len(packing.to_padded) == len(packing.tokens)
+    def of(cls, compact: Compact, rotary: RotaryTable, device: torch.device) -> PackedSequences:
+        """Move the index arithmetic of `compact` to `device`."""
+        positions = torch.from_numpy(compact.positions).to(device)
+        tables = rotary.upto(max(bucket.length for bucket in compact.buckets))
+        tokens, cells = len(compact.tokens), len(compact.to_padded)
+        dense = len(compact.buckets) == 1 and tokens == cells
         return cls(
             qkv_format="thd",
-            cu_seqlens_q=cu_lengths,
-            cu_seqlens_kv=cu_lengths,
-            max_seqlen_q=longest,
-            max_seqlen_kv=longest,
-            buckets=packing.buckets,
-            to_padded=None if dense else torch.from_numpy(packing.to_padded).to(device),
-            to_packed=None if dense else torch.from_numpy(packing.to_packed).to(device),
-            rotary=rotary,
+            buckets=compact.buckets,
+            to_padded=None if dense else RowGather(compact.to_padded, tokens, device),
+            to_packed=None if dense else RowGather(compact.to_packed, cells, device),
+            rotary=(tables[0].index_select(0, positions), tables[1].index_select(0, positions)),
         )
-
-
-class _Gather(torch.autograd.Function):
-    """Row gather whose gradient is the opposite gather: what falls outside has no gradient.
-
-    Padding cells repeat a token but take no part in any result, so their gradient is zero.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, forward_index: Tensor, backward_index: Tensor) -> Tensor:
-        ctx.save_for_backward(backward_index)
-        return rows.index_select(0, forward_index)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (backward_index,) = ctx.saved_tensors
-        return grads[0].index_select(0, backward_index), None, None
 
 
 class _Rotate(torch.autograd.Function):
@@ -119,22 +101,21 @@ class PackedAttention(MegatronModule):
             `[tokens, heads * d]`.
         """
         packed = packed_seq_params
+        assert packed.rotary is not None
+        query, key = _Rotate.apply(query, *packed.rotary), _Rotate.apply(key, *packed.rotary)
         if packed.to_padded is not None:
-            query, key, value = (_Gather.apply(x, packed.to_padded, packed.to_packed) for x in (query, key, value))
+            query, key, value = packed.to_padded(query), packed.to_padded(key), packed.to_padded(value)
         outputs: list[Tensor] = []
         start = 0
         for bucket in packed.buckets:
             end = start + bucket.rows * bucket.length
-            outputs.append(self._attend(query[start:end], key[start:end], value[start:end], bucket, packed))
+            outputs.append(self._attend(query[start:end], key[start:end], value[start:end], bucket))
             start = end
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-        return output if packed.to_packed is None else _Gather.apply(output, packed.to_packed, packed.to_padded)
+        return output if packed.to_packed is None else packed.to_packed(output)
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, bucket: Bucket, packed: PackedSequences) -> Tensor:
-        assert packed.rotary is not None
-        cos, sin = packed.rotary.upto(bucket.length)
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, bucket: Bucket) -> Tensor:
         query, key, value = (x.unflatten(0, (bucket.rows, bucket.length)) for x in (query, key, value))
-        query, key = _Rotate.apply(query, cos, sin), _Rotate.apply(key, cos, sin)
         output = F.scaled_dot_product_attention(
             query.transpose(1, 2),
             key.transpose(1, 2),
