@@ -23,7 +23,7 @@ from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.components.train_group import TrainGroup, load_weights
 from relax_engine.observe.metrics import MetricsLog
 from relax_engine.stream.columns import Column, ColumnBatch
-from relax_engine.weight_sync.messages import Receiver, SyncReport
+from relax_engine.weight_sync.messages import Receiver, SyncReport, WeightSyncError
 from relax_engine.weight_sync.probe import probe_engine
 from relax_engine.weight_sync.receivers import EngineReceiver, RoleReceiver
 
@@ -251,6 +251,11 @@ class Actor(Role):
         receivers += [RoleReceiver(name) for name in self.forward_roles]
         with self.phase("weight_sync"):
             report: SyncReport = await asyncio.to_thread(self.group.push_weights, receivers, version)
+            lost = {role: report.quarantined[role] for role in self.forward_roles if role in report.quarantined}
+            if lost:
+                raise WeightSyncError(
+                    f"weights of version {version} did not reach {lost}, whose log-probs would be stale"
+                )
             self.engine_urls = [url for url in self.engine_urls if url in report.committed]
             rollout = serve.get_app_handle("rollout")
             await rollout.weights_committed.remote(version, report.quarantined)

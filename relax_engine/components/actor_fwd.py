@@ -23,7 +23,8 @@ class ForwardRole(Role):
     """Adds log-probs to every row as soon as it is in the stream.
 
     A forward pass and a weight update exclude each other: the update takes the lock in
-    `begin_update` and gives it back in `end_update`, so no batch sees half-updated weights.
+    `begin_update` and gives it back in `end_update`, so no batch sees half-updated weights. An update
+    that failed elsewhere begins again, with the lock already taken.
     """
 
     def __init__(self, context: RoleContext) -> None:
@@ -31,6 +32,7 @@ class ForwardRole(Role):
         self.column = forward_columns(self.config)[self.role]
         self.version = context.start_step
         self._lock = asyncio.Lock()
+        self._updating = False
 
     async def setup(self) -> None:
         """Start the ranks and load the initial weights."""
@@ -95,7 +97,9 @@ class ForwardRole(Role):
 
     async def begin_update(self) -> None:
         """Wait for the running forward pass and hold off the next."""
-        await asyncio.wait_for(self._lock.acquire(), self.args.weight_sync_timeout)
+        if not self._updating:
+            await asyncio.wait_for(self._lock.acquire(), self.args.weight_sync_timeout)
+            self._updating = True
         await asyncio.to_thread(self.group.begin_update)
 
     async def receive(self, bucket: BucketMeta) -> None:
@@ -106,6 +110,7 @@ class ForwardRole(Role):
         """Adopt the new weights."""
         await asyncio.to_thread(self.group.end_update)
         self.version = version
+        self._updating = False
         self._lock.release()
 
     async def close(self) -> None:

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from relax_engine.errors import RelaxError
+
 _ITEM_SIZES = {
     "float64": 8,
     "float32": 4,
@@ -20,6 +22,10 @@ _ITEM_SIZES = {
     "uint8": 1,
     "bool": 1,
 }
+
+
+class WeightSyncError(RelaxError):
+    """No receiver holds the new weights, or one that the run cannot do without does not."""
 
 
 @dataclass(frozen=True, slots=True)

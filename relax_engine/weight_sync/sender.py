@@ -18,7 +18,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, TCPStore
 
-from relax_engine.errors import RelaxError
 from relax_engine.weight_sync.buckets import fill_buckets, flatten
 from relax_engine.weight_sync.group import (
     GroupInitError,
@@ -28,15 +27,11 @@ from relax_engine.weight_sync.group import (
     join_group,
     leave_group,
 )
-from relax_engine.weight_sync.messages import BucketMeta, GroupAddress, Receiver, SyncReport
+from relax_engine.weight_sync.messages import BucketMeta, GroupAddress, Receiver, SyncReport, WeightSyncError
 
 logger = logging.getLogger(__name__)
 
 _LEAVE_S = 10.0
-
-
-class WeightSyncError(RelaxError):
-    """No receiver holds the new weights; the version did not advance."""
 
 
 class _ReceiversFailed(Exception):
