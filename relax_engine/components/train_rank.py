@@ -126,11 +126,16 @@ class TrainRank:
         return make_policy_loss(settings, true_on_policy=trains_on_policy(self.config))
 
     def push_weights(self, receivers: Sequence[Any], version: int) -> SyncReport | None:
-        """Send this model to `receivers`. Collective; the source rank returns the report."""
+        """Send this model to `receivers`. Collective; the source rank returns the report.
+
+        Rank 0 may need several attempts, and gathers the tensors in each; it announces every gather
+        to the other ranks, and the end.
+        """
         backend = self.backend
         if self.rank != 0:
-            for _ in backend.named_hf_tensors():
-                pass
+            while self._announce(None):
+                for _ in backend.named_hf_tensors():
+                    pass
             return None
         if self._sender is None:
             from relax_engine.weight_sync.sender import WeightSender
@@ -141,7 +146,25 @@ class TrainRank:
                 bucket_bytes=flat.update_weight_buffer_size,
                 timeout_s=flat.weight_sync_timeout,
             )
-        return asyncio.run(self._sender.push(backend.named_hf_tensors, receivers, version))
+
+        def gather() -> Iterator[tuple[str, Tensor]]:
+            self._announce(True)
+            return backend.named_hf_tensors()
+
+        try:
+            return asyncio.run(self._sender.push(gather, receivers, version))
+        finally:
+            self._announce(False)
+
+    def _announce(self, gather: bool | None) -> bool:
+        """Rank 0 says whether a gather follows, the others (None) wait to hear it."""
+        if self.world_size == 1:
+            return bool(gather)
+        import torch.distributed as dist
+
+        message = [gather]
+        dist.broadcast_object_list(message, src=0)
+        return bool(message[0])
 
     def join(self, address: GroupAddress, rank: int) -> None:
         """Enter a weight-update group."""
