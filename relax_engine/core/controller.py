@@ -108,7 +108,9 @@ class Controller:
             groups_per_step=None if supervised else flat.rollout_batch_size,
         )
         if not supervised:
-            stream.recover_gate(self.point.iteration)
+            # Groups keep the numbers that the data source gives them, whichever step the run starts at.
+            position = self.point.state.get("data_position") or {}
+            stream.recover_gate(self.point.iteration, next_group=position.get("group_index", 0))
         return stream
 
     def _deploy(self) -> None:
