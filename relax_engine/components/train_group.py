@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
+from ray.exceptions import RayActorError
 
 from relax_engine.checkpoint.manager import resolve_checkpoint
 from relax_engine.components.train_rank import TrainRank, row_shares
@@ -166,7 +167,11 @@ class TrainGroup:
                 raise TrainGroupError(
                     f"{self.role}: {len(pending)} of {len(references)} ranks did not answer within {self.timeout_s:g} s"
                 )
-            ray.get(done)
+            try:
+                ray.get(done)
+            except RayActorError as error:
+                rank = references.index(done[0])
+                raise TrainGroupError(f"{self.role}: the process of rank {rank} died: {error}") from error
         return ray.get(references)
 
 
