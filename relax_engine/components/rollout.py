@@ -82,12 +82,12 @@ class Rollout(Role):
 
     def _prepare(self) -> None:
         args = self.args
+        self.rewards = RewardExecutor(RewardSettings.from_config(args), args)
         self.tokenizer = load_tokenizer(args.hf_checkpoint)
         self.data = PromptDataSource(DataSettings.from_config(args), self.tokenizer, args.n_samples_per_prompt)
         position = self.context.run_state.get("data_position")
         if position:
             self.data.restore(position)
-        self.rewards = RewardExecutor(RewardSettings.from_config(args), args)
 
     async def engine_urls(self) -> list[str]:
         """Addresses of the engines."""
@@ -126,9 +126,9 @@ class Rollout(Role):
         return {"phases": self.phases[before:]}
 
     async def close(self) -> None:
-        """End reward workers and engines."""
-        self.rewards.close()
+        """End engines and reward workers, as far as `setup` came."""
         await self.engine_group.close()
+        self.rewards.close()
 
     async def _start_partition(self, rollout_id: int, tasks: asyncio.TaskGroup) -> None:
         """Admit the groups of a partition and start their generation."""
