@@ -25,6 +25,7 @@ from relax_engine.backends.megatron.packing import Bucket
 from relax_engine.backends.megatron.rope import RotaryTable, rotate
 from relax_engine.backends.megatron.rows import RowGather
 from relax_engine.backends.megatron.sharing import Compact
+from relax_engine.backends.megatron.short_attention import pays, short_attention
 
 
 @dataclass
@@ -105,17 +106,20 @@ class PackedAttention(MegatronModule):
         query, key = _Rotate.apply(query, *packed.rotary), _Rotate.apply(key, *packed.rotary)
         if packed.to_padded is not None:
             query, key, value = packed.to_padded(query), packed.to_padded(key), packed.to_padded(value)
-        outputs: list[Tensor] = []
-        start = 0
-        for bucket in packed.buckets:
-            end = start + bucket.rows * bucket.length
-            outputs.append(self._attend(query[start:end], key[start:end], value[start:end], bucket))
-            start = end
+        if len(packed.buckets) == 1:
+            outputs = [self._attend(query, key, value, packed.buckets[0])]
+        else:
+            sizes = [bucket.rows * bucket.length for bucket in packed.buckets]
+            parts = zip(query.split(sizes), key.split(sizes), value.split(sizes), packed.buckets, strict=True)
+            outputs = [self._attend(*part) for part in parts]
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         return output if packed.to_packed is None else packed.to_packed(output)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, bucket: Bucket) -> Tensor:
         query, key, value = (x.unflatten(0, (bucket.rows, bucket.length)) for x in (query, key, value))
+        if pays(query):
+            scale = self.softmax_scale or query.shape[-1] ** -0.5
+            return short_attention(query, key, value, scale=scale).reshape(bucket.rows * bucket.length, -1)
         output = F.scaled_dot_product_attention(
             query.transpose(1, 2),
             key.transpose(1, 2),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from worlds import clone, make_batch, make_checkpoint, make_settings, single, step
+from worlds import clone, hf_model, make_batch, make_checkpoint, make_settings, single, step
 
 from relax_engine.stream.columns import Column, ColumnBatch
 
@@ -37,3 +37,17 @@ def test_log_probs_and_steps_do_not_depend_on_sharing(tmp_path: Path) -> None:
     assert shared[1]["grad_norm"] == pytest.approx(alone[1]["grad_norm"], rel=1e-5)
     for name, expected in alone[2].items():
         torch.testing.assert_close(shared[2][name], expected, rtol=0, atol=2e-5)
+
+
+def test_long_rows_score_as_in_transformers(tmp_path: Path) -> None:
+    hf = hf_model("Qwen3")
+    backend = single(make_settings(make_checkpoint(tmp_path)), trainable=False)
+    batch = make_batch([200, 180, 20], [150, 160, 10])
+    actual = backend.forward_log_probs(batch, temperature=1.0, max_tokens=1000)
+    backend.close()
+    for row, count in enumerate([150, 160, 10]):
+        tokens = torch.tensor(batch["tokens"].row(row), dtype=torch.int64)
+        with torch.no_grad():
+            logits = hf(tokens[None]).logits[0, -count - 1 : -1]
+        expected = logits.log_softmax(-1).gather(1, tokens[-count:, None])[:, 0]
+        np.testing.assert_allclose(actual.row(row), expected.numpy(), atol=2e-5)
