@@ -90,6 +90,7 @@ def _command(inputs: dict[str, Path], options: argparse.Namespace) -> list[str]:
     overrides: dict[str, Any] = {}
     if options.num_rollout is not None:
         overrides["num_rollout"] = options.num_rollout
+        overrides["lr_warmup_iters"] = min(10, options.num_rollout // 4)
     if options.fully_async:
         staleness = ASYNC_STALENESS if options.max_staleness is None else options.max_staleness
         overrides |= {"fully_async": True, "resource": ASYNC_RESOURCE, "max_staleness": staleness}

@@ -53,8 +53,8 @@ class Controller:
         self._stream: StreamClient | None = None
         self._placement: Placement | None = None
 
-    async def run(self) -> list[Phase]:
-        """Run to the end; returns every role's phases.
+    async def run(self) -> tuple[list[Phase], float]:
+        """Run to the end; returns every role's phases, and the seconds from the first loop's start to the last's end.
 
         Raises:
             RelaxError: whatever the first failing role raised.
@@ -62,7 +62,8 @@ class Controller:
         try:
             with progress("starting roles"):
                 await self._build()
-            return await self._loop()
+            started = time.time()
+            return await self._loop(), time.time() - started
         finally:
             await self._tear_down()
 
@@ -214,10 +215,3 @@ class Controller:
             self._placement.release()
         if self._stream is not None:
             self._stream.close()
-
-
-def run_controller(controller: Controller) -> tuple[list[Phase], float]:
-    """Run `controller` in an event loop of its own; returns phases and seconds of the loop."""
-    started = time.time()
-    phases = asyncio.run(controller.run())
-    return phases, time.time() - started

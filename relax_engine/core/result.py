@@ -31,7 +31,7 @@ class RunResult:
         staleness_histogram: Trained samples by lag in weight versions.
         logprob_max_abs_diff: Largest engine-trainer log-prob difference under equal weights.
         phase_seconds: Seconds of this call in which `role/phase` was under way, requests at the same time counted once.
-        wall_seconds: Duration of this call's training loop.
+        wall_seconds: Duration of this call's training loop, without starting and ending the roles.
     """
 
     run_dir: str

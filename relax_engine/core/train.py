@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,7 @@ from relax_engine.checkpoint.manager import CheckpointManager
 from relax_engine.config import RunConfig
 from relax_engine.config.doctor import require_valid
 from relax_engine.core.cluster import ray_cluster
-from relax_engine.core.controller import Controller, run_controller
+from relax_engine.core.controller import Controller
 from relax_engine.core.result import RunResult, collect_result
 from relax_engine.core.resume import find_resume_point
 from relax_engine.rollout.prompts import read_prompts
@@ -40,7 +41,7 @@ def train(config: RunConfig) -> RunResult:
         controller = Controller(config, cluster, run_dir, point, num_steps)
         # A thread of its own, so that a caller with a running event loop (a notebook) can call this.
         with ThreadPoolExecutor(1, thread_name_prefix="controller") as executor:
-            phases, seconds = executor.submit(run_controller, controller).result()
+            phases, seconds = executor.submit(asyncio.run, controller.run()).result()
     latest = CheckpointManager(config.flat.save).latest() if config.flat.save else None
     return collect_result(
         run_dir,
