@@ -15,9 +15,7 @@ def _reference(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(*heads_first, is_causal=True, scale=0.3, enable_gqa=True).transpose(1, 2)
 
 
-@pytest.mark.parametrize(
-    ("rows", "length", "heads", "groups"), [(3, 5, 4, 2), (1, 7, 2, 2), (2, 1, 6, 2), (1, 4, 3, 1)]
-)
+@pytest.mark.parametrize("shape", [(3, 5, 4, 2), (1, 7, 2, 2), (2, 1, 6, 2), (1, 4, 3, 1)])
 def test_values_and_gradients(shape: tuple[int, int, int, int]) -> None:
     rows, length, heads, groups = shape
     generator = torch.Generator().manual_seed(0)
