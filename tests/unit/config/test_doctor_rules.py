@@ -63,6 +63,12 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "does not divide reference's 1",
     ),
     ("forward_roles_fit", {**ASYNC, "tensor_model_parallel_size": 2}, "error", "actor_fwd has 1 devices"),
+    (
+        "warmup_ends_before_the_decay_does",
+        {"lr_decay_style": "linear", "lr_warmup_iters": 10, "num_rollout": 4},
+        "error",
+        "leaves nothing of the 4 steps",
+    ),
     ("rollout_divides_into_steps", {"global_batch_size": 6}, "error", "8 samples, which do not divide"),
     ("steps_and_batch_agree", {"global_batch_size": 4, "num_steps_per_rollout": 4}, "error", "not the 8 samples"),
     ("batch_keeps_groups_whole", {"global_batch_size": 1}, "error", "split a prompt group of 2"),
