@@ -1,0 +1,159 @@
+"""One colocate run on a real cluster: what it computes, and what can be seen of it meanwhile."""
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relax_engine.config import RunConfig
+from relax_engine.core.result import RunResult
+from relax_engine.core.train import train
+from relax_engine.observe.metrics import read_metrics
+
+STEPS, SAMPLES = 3, 16
+
+
+def http_address() -> str | None:
+    from ray.serve.context import _get_global_client
+
+    client = _get_global_client(raise_if_no_controller_running=False)
+    return None if client is None else f"http://127.0.0.1:{client.http_config.port}"
+
+
+def watch(paths: list[str], seen: dict[str, list[Any]], done: threading.Event) -> None:
+    """Ask for every path until the run is over."""
+    while not done.is_set():
+        address = http_address()
+        for path in paths if address else ():
+            try:
+                with urllib.request.urlopen(f"{address}{path}", timeout=5) as answer:
+                    seen.setdefault(path, []).append(json.load(answer))
+            except (urllib.error.URLError, TimeoutError, ConnectionError):
+                continue
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("colocate")
+
+
+@pytest.fixture(scope="module")
+def seen() -> dict[str, list[Any]]:
+    return {}
+
+
+@pytest.fixture(scope="module")
+def result(ray_cluster: None, tiny: Any, run_dir: Path, seen: dict[str, list[Any]]) -> RunResult:
+    """KL against the reference and several micro-batches, so that every column is made."""
+    config = tiny.config(
+        run_dir,
+        save=str(run_dir / "ckpt"),
+        save_interval=2,
+        use_kl_loss=True,
+        kl_loss_coef=0.01,
+        max_tokens_per_gpu=256,
+    )
+    done = threading.Event()
+    watcher = threading.Thread(target=watch, args=(["/actor/get_step", "/rollout/health"], seen, done))
+    watcher.start()
+    try:
+        return train(config)
+    finally:
+        done.set()
+        watcher.join()
+
+
+def test_every_step_has_one_line(result: RunResult, run_dir: Path) -> None:
+    records = read_metrics(run_dir / "metrics.jsonl")
+    assert [record["step"] for record in records] == list(range(STEPS))
+    assert (result.steps, result.new_steps) == (STEPS, STEPS)
+    assert result.losses == [record["train/loss"] for record in records]
+    assert all(record["train/grad_norm"] > 0 for record in records)
+    assert all(0 < record["rollout/raw_reward"] < 1 for record in records)
+    assert len({record["train/loss"] for record in records}) == STEPS
+    # The reference is the initial policy: no distance before the first update, some after it.
+    assert records[0]["train/kl_loss"] == pytest.approx(0.0, abs=1e-7)
+    assert records[-1]["train/kl_loss"] != 0.0
+
+
+def test_engine_and_trainer_agree_on_every_sample_and_after_every_sync(result: RunResult, run_dir: Path) -> None:
+    for record in read_metrics(run_dir / "metrics.jsonl"):
+        assert 0 < record["train/rollout_logprob_gap"] < 1e-3
+        assert 0 < record["weight_sync/logprob_max_abs_diff"] < 1e-3
+    assert 0 < result.logprob_max_abs_diff < 1e-3
+
+
+def test_every_sample_is_accounted_for(result: RunResult, run_dir: Path) -> None:
+    for record in read_metrics(run_dir / "metrics.jsonl"):
+        ended = sum(record[f"stream/{outcome}"] for outcome in ("trained", "filtered", "dropped_stale"))
+        assert record["stream/produced"] == ended + record["stream/in_flight"]
+        assert record["stream/trained"] == (record["step"] + 1) * SAMPLES
+        assert record["rollout/staleness/count/0"] == SAMPLES
+    assert result.staleness_histogram == {0: STEPS * SAMPLES}
+
+
+def test_weights_are_published_once_per_step(result: RunResult, run_dir: Path, tiny: Any) -> None:
+    from safetensors import safe_open
+
+    with safe_open(tiny.model / "model.safetensors", "np") as file:
+        nbytes = sum(file.get_tensor(name).nbytes for name in file.keys())  # noqa: SIM118 - not a dict
+    for record in read_metrics(run_dir / "metrics.jsonl"):
+        assert record["weight_sync/version"] == record["step"] + 1
+        assert (record["weight_sync/bytes"], record["weight_sync/buckets"]) == (nbytes, 1)
+        assert record["weight_sync/quarantined"] == 0
+        assert record["weight_sync/seconds"] > 0
+        assert record["weight_sync/gigabytes_per_second"] > 0
+
+
+def test_what_a_run_leaves(result: RunResult, run_dir: Path) -> None:
+    saved = sorted(path.name for path in (run_dir / "ckpt").glob("iter_*"))
+    assert saved == ["iter_0000002", "iter_0000003"]
+    assert result.checkpoint_dir == str(run_dir / "ckpt" / "iter_0000003")
+    state = json.loads((run_dir / "ckpt" / "iter_0000003" / "run_state.json").read_text())
+    assert state["iteration"] == state["weight_version"] == STEPS
+    assert state["data_position"]["group_index"] == STEPS * 4
+    assert RunConfig.from_yaml(run_dir / "config.yaml").flat.kl_loss_coef == 0.01
+    timeline = json.loads((run_dir / "timeline.json").read_text())
+    assert {(phase["role"], phase["name"]) for phase in timeline} >= {
+        ("rollout", "generate"), ("rollout", "reward"), ("actor", "ref_log_probs"), ("actor", "advantages"),
+        ("actor", "train"), ("actor", "weight_sync"), ("actor", "save"),
+    }  # fmt: skip
+    assert not (run_dir / "errors.log").exists()
+
+
+def test_roles_take_turns(result: RunResult, run_dir: Path) -> None:
+    """Generation and training of colocate never overlap."""
+    timeline = json.loads((run_dir / "timeline.json").read_text())
+    work = sorted((p["start"], p["end"]) for p in timeline if p["name"] in ("generate", "train"))
+    assert len(work) == 2 * STEPS
+    for (_, end), (start, _) in pairwise(work):
+        assert end <= start
+
+
+def test_roles_answer_over_http_while_they_run(result: RunResult, seen: dict[str, list[Any]]) -> None:
+    steps = [answer["step"] for answer in seen["/actor/get_step"]]
+    assert steps == sorted(steps)
+    assert set(steps) <= set(range(STEPS))
+    health = seen["/rollout/health"][0]
+    assert (health["role"], health["stopping"]) == ("rollout", False)
+
+
+def test_a_run_at_its_target_does_nothing_and_says_so(
+    result: RunResult, run_dir: Path, tiny: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """training-gym#492, trl#7035: no step, no generation, and no success that looks like work."""
+    config = tiny.config(run_dir, load=str(run_dir / "ckpt"), use_kl_loss=True, kl_loss_coef=0.01)
+    started = time.monotonic()
+    with caplog.at_level("INFO"):
+        again = train(config)
+    assert time.monotonic() - started < 2
+    assert "nothing to do: the checkpoint is at step 3 of 3" in caplog.text
+    assert (again.steps, again.new_steps, again.losses) == (STEPS, 0, result.losses)
+    assert again.checkpoint_dir == result.checkpoint_dir
