@@ -69,6 +69,7 @@ def run_relax(model: Path, prompts: Path, steps: int, warmup: int) -> dict[str, 
             max_tokens_per_gpu=16384,
             lr=LEARNING_RATE,
             weight_decay=0.0,
+            offload_rollout=False,  # the peer's generation keeps its memory too
             custom_rm_path=f"{Path(__file__).resolve()}:reward",
             run_dir=run_dir,
         )
