@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+ROUND_TO = 64
+"""Token counts of micro-batches are rounded to this: libraries prepare a matrix product once for each shape."""
+
 
 class MegatronBackend:
     """One rank's share of a model, trained with Megatron-core.
@@ -217,17 +220,20 @@ class MegatronBackend:
     def _pack(self, rows: ColumnBatch | None) -> Compact:
         layout = self.settings.layout
         multiple_of = layout.tensor if layout.sequence_parallel else 1
-        return compact(pack(rows, multiple_of=multiple_of), multiple_of=multiple_of)
+        return compact(pack(rows, multiple_of=multiple_of), multiple_of=multiple_of, round_to=ROUND_TO)
 
     def _forward(
         self, packing: Compact, temperature: float, *, entropy: bool, model: torch.nn.Module | None = None
     ) -> Tensor:
-        predictors = RowGather(packing.predictors, len(packing.tokens), self._device)
+        responses = len(packing.targets)
+        padding = (0, -responses % ROUND_TO)
+        predictors = RowGather(np.pad(packing.predictors, padding), len(packing.tokens), self._device)
+        targets = self._to_device(np.pad(packing.targets, padding))
         return (model or self._model)(
             input_ids=self._to_device(packing.tokens)[None],
             position_ids=None,
             attention_mask=None,
-            labels=ResponseTargets(predictors, self._to_device(packing.targets), temperature, entropy),
+            labels=ResponseTargets(predictors, targets, responses, temperature, entropy),
             packed_seq_params=PackedSequences.of(packing, self._rotary, self._device),
         )
 

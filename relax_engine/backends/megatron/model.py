@@ -30,10 +30,14 @@ from relax_engine.checkpoint.mapping import padded_vocab_size
 
 @dataclass(frozen=True, slots=True)
 class ResponseTargets:
-    """What the head computes: for each response token the position that predicts it, and the token."""
+    """What the head computes: for each response token the position that predicts it, and the token.
+
+    Behind the first `count` (R) of both there is padding.
+    """
 
     predictors: RowGather
     tokens: Tensor
+    count: int
     temperature: float
     entropy: bool
 
@@ -79,7 +83,8 @@ class ResponseModel(GPTModel):
         log_probs, entropy = token_log_probs(
             logits, labels.tokens, self.vocab_slice, temperature=labels.temperature, entropy=labels.entropy
         )
-        return log_probs if entropy is None else torch.stack([log_probs, entropy])
+        log_probs = log_probs[: labels.count]
+        return log_probs if entropy is None else torch.stack([log_probs, entropy[: labels.count]])
 
 
 def build_model(

@@ -41,11 +41,12 @@ class Compact:
     to_packed: np.ndarray
 
 
-def compact(packing: Packing, *, multiple_of: int = 1) -> Compact:
+def compact(packing: Packing, *, multiple_of: int = 1, round_to: int = 1) -> Compact:
     """Leave out what need not be computed, but keep the total a multiple of `multiple_of`.
 
     Args:
         packing: its own total is a multiple of `multiple_of`.
+        round_to: make the total a multiple of `multiple_of * round_to` if that takes no more than the tokens left out.
     """
     starts, ends = packing.cu_lengths[:-1].astype(np.int64), packing.cu_lengths[1:].astype(np.int64)
     everything = np.arange(len(packing.tokens))
@@ -58,7 +59,9 @@ def compact(packing: Packing, *, multiple_of: int = 1) -> Compact:
         if response:
             stand_in[ends[row] - 1] = stand_in[ends[row] - 2]
     keep = stand_in == everything
-    kept_anyway = np.flatnonzero(~keep)[: -int(keep.sum()) % multiple_of]
+    spare, kept = np.flatnonzero(~keep), int(keep.sum())
+    missing = -kept % (multiple_of * round_to)
+    kept_anyway = spare[: missing if missing <= len(spare) else -kept % multiple_of]
     keep[kept_anyway] = True
     stand_in[kept_anyway] = kept_anyway
     renumbered = (np.cumsum(keep) - 1)[stand_in]

@@ -74,3 +74,8 @@ def test_no_row_selected_gives_a_gradient_of_zeros() -> None:
     RowGather(np.empty(0, np.int64), 3, torch.device("cpu"))(rows).sum().backward()
     assert rows.grad is not None
     assert rows.grad.tolist() == [[0.0, 0.0]] * 3
+
+
+def test_total_is_rounded_with_the_tokens_left_out_if_they_suffice() -> None:
+    packing = pack(_batch((PROMPT, [11, 12]), (PROMPT, [21, 22, 23]), (PROMPT, [31])))
+    assert [len(compact(packing, round_to=size).tokens) for size in (1, 8, 16)] == [6, 8, 6]
