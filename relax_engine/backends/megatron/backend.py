@@ -234,7 +234,13 @@ class MegatronBackend:
             position_ids=None,
             attention_mask=None,
             labels=ResponseTargets(predictors, targets, responses, temperature, entropy),
-            packed_seq_params=PackedSequences.of(packing, self._rotary, self._device),
+            packed_seq_params=PackedSequences.of(
+                packing,
+                self._rotary,
+                self._device,
+                heads=self.spec.num_attention_heads // self.settings.layout.tensor,
+                groups=self.spec.num_query_groups // self.settings.layout.tensor,
+            ),
         )
 
     def _to_device(self, array: np.ndarray) -> Tensor:

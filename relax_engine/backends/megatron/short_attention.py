@@ -19,28 +19,14 @@ MAX_LENGTH = 128
 
 
 def pays(query: Tensor) -> bool:
-    """Whether to use `short_attention` for a query `[rows, length, heads, d]`."""
-    return query.device.type == "cpu" and query.dtype == torch.float32 and query.shape[1] <= MAX_LENGTH
+    """Whether to use `short_attention` for a query `[rows, heads, length, d]`."""
+    return query.device.type == "cpu" and query.dtype == torch.float32 and query.shape[2] <= MAX_LENGTH
 
 
 @functools.lru_cache(maxsize=32)
 def _causal_bias(length: int, repeats: int) -> Tensor:
     """`[repeats * length, length]`: 0 where a query sees a key, else minus infinity."""
     return torch.full((length, length), float("-inf")).triu_(1).repeat(repeats, 1)
-
-
-def _by_group(x: Tensor, groups: int) -> Tensor:
-    """`[rows, length, heads, d]` to `[rows * groups, heads / groups * length, d]`."""
-    rows, length, heads, d = x.shape
-    grouped = x.view(rows, length, groups, heads // groups, d).permute(0, 2, 3, 1, 4)
-    return grouped.reshape(rows * groups, heads // groups * length, d)
-
-
-def _by_token(x: Tensor, rows: int, groups: int, length: int) -> Tensor:
-    """The opposite of `_by_group`."""
-    heads = x.shape[1] // length * groups
-    split = x.view(rows, groups, heads // groups, length, x.shape[-1]).permute(0, 3, 1, 2, 4)
-    return split.reshape(rows, length, heads, x.shape[-1])
 
 
 class _ShortAttention(torch.autograd.Function):
@@ -52,34 +38,35 @@ class _ShortAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        rows, length, heads, _ = query.shape
-        groups = key.shape[2]
-        q, k, v = _by_group(query, groups), _by_group(key, groups), _by_group(value, groups)
+        rows, heads, length, d = query.shape
+        groups = key.shape[1]
+        q = query.reshape(rows * groups, heads // groups * length, d)
+        k, v = key.reshape(rows * groups, length, d), value.reshape(rows * groups, length, d)
         bias = _causal_bias(length, heads // groups)
         p = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=scale).softmax(dim=-1)
         ctx.save_for_backward(q, k, v, p)
-        ctx.scale, ctx.shape = scale, (rows, groups, length)
-        return _by_token(torch.bmm(p, v), rows, groups, length)
+        ctx.scale, ctx.query_shape, ctx.key_shape = scale, query.shape, key.shape
+        return torch.bmm(p, v).view(query.shape)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, p = ctx.saved_tensors
-        of_output = _by_group(grads[0], ctx.shape[1])
+        of_output = grads[0].reshape(q.shape)
         of_v = torch.bmm(p.transpose(1, 2), of_output)
         of_p = torch.bmm(of_output, v.transpose(1, 2))
         of_s = torch._softmax_backward_data(of_p, p, -1, p.dtype).mul_(ctx.scale)
         of_q, of_k = torch.bmm(of_s, k), torch.bmm(of_s.transpose(1, 2), q)
-        return _by_token(of_q, *ctx.shape), _by_token(of_k, *ctx.shape), _by_token(of_v, *ctx.shape), None
+        return of_q.view(ctx.query_shape), of_k.view(ctx.key_shape), of_v.view(ctx.key_shape), None
 
 
 def short_attention(query: Tensor, key: Tensor, value: Tensor, *, scale: float) -> Tensor:
     """Causal `softmax(scale q k^T) v` of each row.
 
     Args:
-        query: `[rows, length, heads, d]`. key, value: `[rows, length, groups, d]`, `groups` divides `heads`.
+        query: `[rows, heads, length, d]`. key, value: `[rows, groups, length, d]`, `groups` divides `heads`.
 
     Returns:
-        `[rows, length, heads, d]`.
+        `[rows, heads, length, d]`.
     """
     result: Tensor = _ShortAttention.apply(query, key, value, scale)
     return result

@@ -8,6 +8,7 @@ the rest of the transformer layer, which is Megatron's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from torch import Tensor
 
 from relax_engine.backends.megatron.fused import rms_norm, swiglu
+from relax_engine.backends.megatron.heads import cell_of_token, token_of_cell
 from relax_engine.backends.megatron.packing import Bucket
 from relax_engine.backends.megatron.rope import RotaryTable, rotate
 from relax_engine.backends.megatron.rows import RowGather
@@ -32,27 +34,30 @@ from relax_engine.backends.megatron.short_attention import pays, short_attention
 class PackedSequences(PackedSeqParams):
     """One micro-batch as the attention layers see it; the same object for all layers.
 
-    The rectangles attention works on, the gathers between computed tokens and rectangle cells (None where they
-    coincide), and the RoPE table of each token.
+    The rectangles attention works on, the row selections between `[tokens, heads, d]` and
+    `[rows, heads, length, d]` of the rectangles, and the RoPE table of each token.
     """
 
     buckets: tuple[Bucket, ...] = ()
-    to_padded: RowGather | None = None
-    to_packed: RowGather | None = None
+    queries: RowGather | None = None
+    keys: RowGather | None = None
+    outputs: RowGather | None = None
     rotary: tuple[Tensor, Tensor] | None = None
 
     @classmethod
-    def of(cls, compact: Compact, rotary: RotaryTable, device: torch.device) -> PackedSequences:
-        """Move the index arithmetic of `compact` to `device`."""
+    def of(
+        cls, compact: Compact, rotary: RotaryTable, device: torch.device, *, heads: int, groups: int
+    ) -> PackedSequences:
+        """Move the index arithmetic of `compact` to `device`; `heads` and `groups` are those of this rank."""
         positions = torch.from_numpy(compact.positions).to(device)
         tables = rotary.upto(max(bucket.length for bucket in compact.buckets))
         tokens, cells = len(compact.tokens), len(compact.to_padded)
-        dense = len(compact.buckets) == 1 and tokens == cells
         return cls(
             qkv_format="thd",
             buckets=compact.buckets,
-            to_padded=None if dense else RowGather(compact.to_padded, tokens, device),
-            to_packed=None if dense else RowGather(compact.to_packed, cells, device),
+            queries=RowGather(token_of_cell(compact, heads), tokens * heads, device),
+            keys=RowGather(token_of_cell(compact, groups), tokens * groups, device),
+            outputs=RowGather(cell_of_token(compact, heads), cells * heads, device),
             rotary=(tables[0].index_select(0, positions), tables[1].index_select(0, positions)),
         )
 
@@ -103,32 +108,33 @@ class PackedAttention(MegatronModule):
         """
         packed = packed_seq_params
         assert packed.rotary is not None
+        assert packed.queries is not None
+        assert packed.keys is not None
+        assert packed.outputs is not None
         query, key = _Rotate.apply(query, *packed.rotary), _Rotate.apply(key, *packed.rotary)
-        if packed.to_padded is not None:
-            query, key, value = packed.to_padded(query), packed.to_padded(key), packed.to_padded(value)
-        if len(packed.buckets) == 1:
-            outputs = [self._attend(query, key, value, packed.buckets[0])]
-        else:
-            sizes = [bucket.rows * bucket.length for bucket in packed.buckets]
-            parts = zip(query.split(sizes), key.split(sizes), value.split(sizes), packed.buckets, strict=True)
-            outputs = [self._attend(*part) for part in parts]
-        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-        return output if packed.to_packed is None else packed.to_packed(output)
+        q, k, v = (x.flatten(0, 1) for x in (query, key, value))
+        q, k, v = packed.queries(q), packed.keys(k), packed.keys(v)
+        cells = [bucket.rows * bucket.length for bucket in packed.buckets]
+        parts = (_split(x, cells) for x in (q, k, v))
+        outputs = [self._attend(*part) for part in zip(*parts, packed.buckets, strict=True)]
+        output = packed.outputs(outputs[0] if len(outputs) == 1 else torch.cat(outputs))
+        return output.view(len(query), -1)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, bucket: Bucket) -> Tensor:
-        query, key, value = (x.unflatten(0, (bucket.rows, bucket.length)) for x in (query, key, value))
+        query, key, value = (x.view(bucket.rows, -1, bucket.length, x.shape[-1]) for x in (query, key, value))
+        scale = self.softmax_scale or query.shape[-1] ** -0.5
         if pays(query):
-            scale = self.softmax_scale or query.shape[-1] ** -0.5
-            return short_attention(query, key, value, scale=scale).reshape(bucket.rows * bucket.length, -1)
-        output = F.scaled_dot_product_attention(
-            query.transpose(1, 2),
-            key.transpose(1, 2),
-            value.transpose(1, 2),
-            is_causal=True,
-            scale=self.softmax_scale,
-            enable_gqa=query.shape[2] != key.shape[2],
-        )
-        return output.transpose(1, 2).reshape(bucket.rows * bucket.length, -1)
+            output = short_attention(query, key, value, scale=scale)
+        else:
+            gqa = query.shape[1] != key.shape[1]
+            output = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=gqa)
+        return output.reshape(-1, query.shape[-1])
+
+
+def _split(x: Tensor, cells: Sequence[int]) -> Sequence[Tensor]:
+    """Cut `[sum of cells * heads, d]` between the rectangles."""
+    heads = len(x) // sum(cells)
+    return (x,) if len(cells) == 1 else x.split([count * heads for count in cells])
 
 
 class RMSNorm(torch.nn.Module):

@@ -11,16 +11,15 @@ from relax_engine.backends.megatron.short_attention import MAX_LENGTH, pays, sho
 
 
 def _reference(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    heads_first = (x.transpose(1, 2) for x in (query, key, value))
-    return F.scaled_dot_product_attention(*heads_first, is_causal=True, scale=0.3, enable_gqa=True).transpose(1, 2)
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=0.3, enable_gqa=True)
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 4, 2), (1, 7, 2, 2), (2, 1, 6, 2), (1, 4, 3, 1)])
 def test_values_and_gradients(shape: tuple[int, int, int, int]) -> None:
     rows, length, heads, groups = shape
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(rows, length, n, 8, generator=generator) for n in (heads, groups, groups))
-    weights = torch.randn(rows, length, heads, 8, generator=generator)
+    q, k, v = (torch.randn(rows, n, length, 8, generator=generator) for n in (heads, groups, groups))
+    weights = torch.randn(rows, heads, length, 8, generator=generator)
     results = []
     for function, inputs in (
         (lambda *x: short_attention(*x, scale=0.3), (q, k, v)),
@@ -34,6 +33,6 @@ def test_values_and_gradients(shape: tuple[int, int, int, int]) -> None:
 
 
 def test_long_sequences_and_other_dtypes_are_left_to_the_fused_kernel() -> None:
-    assert pays(torch.empty(1, MAX_LENGTH, 1, 8))
-    assert not pays(torch.empty(1, MAX_LENGTH + 1, 1, 8))
-    assert not pays(torch.empty(1, 4, 1, 8, dtype=torch.bfloat16))
+    assert pays(torch.empty(1, 1, MAX_LENGTH, 8))
+    assert not pays(torch.empty(1, 1, MAX_LENGTH + 1, 8))
+    assert not pays(torch.empty(1, 1, 4, 8, dtype=torch.bfloat16))
