@@ -104,9 +104,8 @@ class Actor(Role):
     async def _step(self, rollout_id: int) -> None:
         started = time.time()
         partition = f"{'sft' if self.supervised else 'train'}_{rollout_id}"
-        batch = await asyncio.to_thread(self._take, partition)
+        batch, meta = await asyncio.to_thread(self._take, partition)
         waited = time.time() - started
-        meta = await asyncio.to_thread(self.stream.partition_meta, partition)
         metrics = await asyncio.to_thread(self._train, batch)
         metrics |= meta.get("metrics", {})
         metrics["perf/wait_time"] = waited
@@ -114,15 +113,20 @@ class Actor(Role):
         await asyncio.to_thread(self._checkpoint, rollout_id, meta.get("data_position", {}), metrics)
         if not self.supervised:
             metrics |= await self._publish(self.version, batch)
-        await asyncio.to_thread(self.stream.drop, partition, dropped_stale=self._dropped_stale)
-        metrics |= (await asyncio.to_thread(self.stream.stats)).metrics()
+        stats = await asyncio.to_thread(
+            self.stream.finish_step,
+            partition,
+            version=None if self.supervised else self.version,
+            dropped_stale=self._dropped_stale,
+        )
+        metrics |= stats.metrics()
         metrics["perf/step_time"] = time.time() - started
         metrics["perf/wait_time_ratio"] = waited / max(metrics["perf/step_time"], 1e-9)
         await asyncio.to_thread(self.metrics.write, rollout_id, metrics)
         self.emit("step", step=rollout_id, metrics=metrics)
 
-    def _take(self, partition: str) -> ColumnBatch:
-        """All rows of a sealed partition, as soon as every column is there."""
+    def _take(self, partition: str) -> tuple[ColumnBatch, dict[str, Any]]:
+        """All rows of a sealed partition, as soon as every column is there, and what it was sealed with."""
         columns = actor_columns(self.config)
         parts = []
         sequence = 0
@@ -134,7 +138,7 @@ class Actor(Role):
                 break
             parts.append(self.stream.fetch(delivery))
             sequence += 1
-        return ColumnBatch.concat(parts)
+        return ColumnBatch.concat(parts), delivery.meta
 
     def _train(self, batch: ColumnBatch) -> dict[str, float]:
         args = self.args
@@ -259,7 +263,6 @@ class Actor(Role):
             self.engine_urls = [url for url in self.engine_urls if url in report.committed]
             rollout = serve.get_app_handle("rollout")
             await rollout.weights_committed.remote(version, report.quarantined)
-            await asyncio.to_thread(self.stream.set_version, version)
         metrics = {
             "weight_sync/seconds": report.seconds,
             "weight_sync/bytes": float(report.nbytes),

@@ -32,7 +32,7 @@ from relax_engine.utils.progress import Progress, progress
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = 0.5
+_POLL_S = 1.0
 _HTTP_HOST, _HTTP_PORT = "127.0.0.1", 8000
 
 

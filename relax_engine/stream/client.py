@@ -147,10 +147,6 @@ class StreamClient:
         """Close a partition (`is_last`); returns its number of rows. `meta` is for its readers: small, plain data."""
         return self._ask("seal", partition, dict(meta or {}), deadline_s=deadline_s)
 
-    def partition_meta(self, partition: str, *, deadline_s: float = _CALL_S) -> dict[str, Any]:
-        """What the producer sealed a live partition with; empty before."""
-        return self._ask("partition_meta", partition, deadline_s=deadline_s)
-
     def record_filtered(self, samples: int, groups: Sequence[int] = (), *, deadline_s: float = _CALL_S) -> None:
         """Samples that a filter removed before they were put; `groups` frees their admission slots."""
         self._ask("record", "filtered", samples, list(groups), deadline_s=deadline_s)
@@ -366,9 +362,14 @@ class StreamClient:
         """Say which engine generates the groups; for messages only, so nothing is awaited."""
         self._controller.assign.remote(list(groups), engine)
 
-    def set_version(self, version: int, *, deadline_s: float = _CALL_S) -> None:
-        """The actor published weights `version`."""
-        self._ask("set_version", version, deadline_s=deadline_s)
+    def finish_step(
+        self, partition: str, *, version: int | None = None, dropped_stale: int = 0, deadline_s: float = _CALL_S
+    ) -> StreamStats:
+        """After an optimizer step and its weight sync: set the gate to `version` and drop the partition as trained.
+
+        One call, because it is made at every step. Returns the accounting after it.
+        """
+        return self._ask("finish_step", partition, version, dropped_stale, deadline_s=deadline_s)
 
     def gate_state(self, *, deadline_s: float = _CALL_S) -> dict[str, Any]:
         """The gate's part of a checkpoint; see `AdmissionGate.state`."""

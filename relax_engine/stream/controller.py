@@ -123,10 +123,6 @@ class StreamController:
         self._notify()
         return table.rows
 
-    async def partition_meta(self, partition: str) -> dict[str, Any]:
-        """What the partition was sealed with."""
-        return self._ledger.live(partition).meta
-
     async def take(
         self,
         task: str,
@@ -222,9 +218,12 @@ class StreamController:
         for group in groups:
             self._gate().assign(group, engine, time.monotonic())
 
-    async def set_version(self, version: int) -> None:
-        """The actor published weights."""
-        self._gate().set_version(version)
+    async def finish_step(self, partition: str, version: int | None, dropped_stale: int) -> StreamStats:
+        """What the actor reports after a step: the published version, and the end of its partition."""
+        if version is not None:
+            self._gate().set_version(version)
+        await self.drop(partition, "trained", 0, dropped_stale)
+        return self._ledger.stats()
 
     async def gate_state(self) -> dict[str, Any]:
         """The gate's part of a checkpoint."""

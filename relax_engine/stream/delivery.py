@@ -55,6 +55,8 @@ class Delivery:
     sources: tuple[Source, ...] = ()
     blocks: dict[str, Block] = field(default_factory=dict)
     end: bool = False
+    meta: dict[str, Any] = field(default_factory=dict)
+    """What the producer sealed the partition with; empty before."""
 
     @property
     def num_rows(self) -> int:

@@ -214,7 +214,7 @@ class PartitionTable:
             return None
         left = self.rows - count(log.delivered)
         if self.sealed and left == 0:
-            return Delivery(task, self.name, seq, end=True)
+            return Delivery(task, self.name, seq, end=True, meta=self.meta)
         spans, full = self._pick(subtract(ready, log.delivered), max_rows, whole_groups)
         picked = count(spans)
         wanted = max_rows if min_rows is None else min_rows
@@ -286,7 +286,7 @@ class PartitionTable:
             by_slices.setdefault(self._slices(column, spans), []).append(column)
         sources = tuple(Source(tuple(names), slices) for slices, names in by_slices.items())
         blocks = {piece.block: self.blocks[piece.block] for slices in by_slices for piece in slices}
-        return Delivery(task, self.name, seq, spans, sources, blocks)
+        return Delivery(task, self.name, seq, spans, sources, blocks, meta=self.meta)
 
     def _slices(self, column: str, spans: Spans) -> tuple[Slice, ...]:
         placements = self._placements[column]

@@ -150,10 +150,10 @@ def test_admission_is_shared_and_freed_by_training(new_stream, new_peer):
     ray.get(actor.call.remote("take", "train", "train_0", 0, COLUMNS, 4), timeout=60)
     time.sleep(0.3)
     assert admitted == []
-    assert ray.get(actor.call.remote("drop", "train_0"), timeout=60)
+    after = ray.get(actor.call.remote("finish_step", "train_0", version=1), timeout=60)
+    assert (after.trained, after.weight_version) == (4, 1)
     waiter.join(30)
     assert admitted == [2, 3]
-    ray.get(actor.call.remote("set_version", 1), timeout=60)
     client.record_filtered(2, groups=[2])
     assert client.admit(1) == [4]
     stats = client.stats()
@@ -178,11 +178,11 @@ def test_the_end_of_a_partition(new_stream):
     client.put("train_0", rows_batch(0, 4), token="batch-0")
     assert client.put("train_0", rows_batch(0, 4), token="batch-0") == range(4)
     assert client.seal("train_0", meta={"rollout_id": 0}) == 4
-    assert client.partition_meta("train_0") == {"rollout_id": 0}
     client.wait_partition("train_0", "sealed", deadline_s=5)
     (info,) = client.partitions()
     assert (info.name, info.rows, info.sealed, info.columns["tokens"]) == ("train_0", 4, True, 4)
     delivery = client.take("t", "train_0", 0, COLUMNS, 4, commit=None)
+    assert delivery.meta == {"rollout_id": 0}
     client.commit("t", "train_0", 0)
     assert client.take("t", "train_0", 1, COLUMNS, 4).end
     client.reset_consumption("train_0", "t")
