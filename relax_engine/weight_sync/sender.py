@@ -32,6 +32,7 @@ from relax_engine.weight_sync.messages import BucketMeta, GroupAddress, Receiver
 logger = logging.getLogger(__name__)
 
 _LEAVE_S = 10.0
+_GRACE_S = 1.0
 
 
 class _ReceiversFailed(Exception):
@@ -51,8 +52,9 @@ class WeightSender:
     group is rebuilt without it, and the push starts again from the first bucket for the others.
     Each attempt has the whole deadline and costs at least one receiver, so a push ends.
 
-    A receiver that died fails the others as well, which are connected to it. Those that still
-    answer are not to blame then.
+    A receiver that dies, or refuses a bucket before taking part in its broadcast, holds up the others,
+    which are connected to it. Those who wait are not to blame, nor those who still answer while
+    another does not.
 
     Trace with receivers a, b where b dies in bucket 2: begin(a, b), join(a, b), bucket 1, bucket 2
     fails at both, a answers and b does not -> quarantined {b: reason}, leave(a), begin(a), join(a),
@@ -95,8 +97,9 @@ class WeightSender:
                 reasons = {name: self._reason(error) for name, error in failure.errors.items()}
                 logger.warning("weight sync to version %d: quarantined %s", version, reasons)
                 report.quarantined.update(reasons)
+                # One that refused leaves as well: while it is there, the others may wait for it.
+                await self.close([r for r in remaining if r.name not in reasons or r.answered(failure.errors[r.name])])
                 remaining = [receiver for receiver in remaining if receiver.name not in reasons]
-                await self.close(remaining)
         report.seconds = time.monotonic() - started
         if receivers and not report.committed:
             raise WeightSyncError(f"weight sync to version {version} failed on every receiver: {report.quarantined}")
@@ -146,7 +149,7 @@ class WeightSender:
         address = self._address
         assert address is not None
         self._sending = asyncio.create_task(self._send(flat))
-        await self._all(receivers, lambda receiver: receiver.receive(meta, address))
+        await self._all(receivers, lambda receiver: receiver.receive(meta, address), together=True)
         await asyncio.wait([self._sending], timeout=self._left())
         error: BaseException | None = self._sending.result() if self._sending.done() else TimeoutError()
         if error is not None:
@@ -201,24 +204,31 @@ class WeightSender:
         fallback = GroupInitError(f"it did not join {address.name!r} within {self.timeout_s:g} s")
         raise _ReceiversFailed({name: errors.get(name, fallback) for name in blamed})
 
-    async def _all(self, receivers: Sequence[Receiver], call: Callable[[Receiver], Coroutine[Any, Any, None]]) -> None:
+    async def _all(
+        self,
+        receivers: Sequence[Receiver],
+        call: Callable[[Receiver], Coroutine[Any, Any, None]],
+        *,
+        together: bool = False,
+    ) -> None:
         """Run `call` on all receivers under the attempt's deadline.
+
+        With `together` none can succeed without the others, so the first failure ends the wait.
 
         Raises:
             _ReceiversFailed: those to blame: the ones that do not answer, else all that failed.
         """
-        results = await asyncio.gather(
-            *(asyncio.wait_for(call(receiver), self._left()) for receiver in receivers), return_exceptions=True
-        )
-        errors: dict[str, BaseException] = {}
-        silent: dict[str, BaseException] = {}
-        for receiver, result in zip(receivers, results, strict=True):
-            if isinstance(result, asyncio.CancelledError):
-                raise result
-            if isinstance(result, BaseException):
-                errors[receiver.name] = result
-                if not receiver.answered(result):
-                    silent[receiver.name] = result
+        tasks = [asyncio.create_task(asyncio.wait_for(call(receiver), self._left())) for receiver in receivers]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION if together else asyncio.ALL_COMPLETED)
+            await asyncio.wait(tasks, timeout=_GRACE_S)
+            ended = [(receiver, task) for receiver, task in zip(receivers, tasks, strict=True) if task.done()]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        errors = {receiver.name: error for receiver, task in ended if (error := task.exception()) is not None}
+        silent = {r.name: errors[r.name] for r, _ in ended if r.name in errors and not r.answered(errors[r.name])}
         if errors:
             raise _ReceiversFailed(silent or errors)
 
