@@ -18,9 +18,7 @@ def store() -> TCPStore:
 def test_who_does_not_come_is_named_at_the_deadline(store: TCPStore) -> None:
     address = GroupAddress("127.0.0.1", store.port, "three", 3, "gloo")
     started = time.monotonic()
-    with pytest.raises(
-        GroupInitError, match=r"'three': ranks \[1, 2\] of 3 did not join \S+ within 0\.3 s"
-    ):
+    with pytest.raises(GroupInitError, match=r"'three': ranks \[1, 2\] of 3 did not join \S+ within 0\.3 s"):
         join_group(address, 0, timeout_s=0.3, store=store)
     assert time.monotonic() - started < 2
     assert absent_members(address, store) == [1, 2]
