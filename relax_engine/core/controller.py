@@ -27,7 +27,7 @@ from relax_engine.core.resume import ResumePoint
 from relax_engine.core.service import Service
 from relax_engine.stream.client import StreamClient
 from relax_engine.stream.launch import start_stream
-from relax_engine.utils.network import free_port
+from relax_engine.utils.network import held_port
 from relax_engine.utils.progress import Progress, progress
 
 logger = logging.getLogger(__name__)
@@ -118,13 +118,12 @@ class Controller:
         """Start Serve where it does not run yet, and all roles on it at once."""
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
         quiet = {"log_level": "WARNING", "enable_access_log": False}
-        if _get_global_client(raise_if_no_controller_running=False) is None:
-            port = free_port(_HTTP_HOST, preferred=_HTTP_PORT)
-            serve.start(http_options={"host": _HTTP_HOST, "port": port}, logging_config=quiet)
-            logger.info("roles answer at http://%s:%d/<role>/health", _HTTP_HOST, port)
-        serve.run_many(
-            [service.target() for service in self.services.values()], wait_for_ingress_deployment_creation=True
-        )
+        targets = [service.target() for service in self.services.values()]
+        with held_port(_HTTP_HOST, _HTTP_PORT) as port:
+            if _get_global_client(raise_if_no_controller_running=False) is None:
+                serve.start(http_options={"host": _HTTP_HOST, "port": port}, logging_config=quiet)
+                logger.info("roles answer at http://%s:%d/<role>/health", _HTTP_HOST, port)
+            serve.run_many(targets, wait_for_ingress_deployment_creation=True)
 
     async def _loop(self) -> list[Phase]:
         urls = await self.services["rollout"].call("engine_urls") if "rollout" in self.services else []
