@@ -56,10 +56,11 @@ class Actor(Role):
         self.algorithm = AlgorithmSettings.from_config(self.args)
         self.spec = registry.get(self.algorithm.advantage_estimator)
         self.checkpoints = CheckpointManager(self.args.save) if self.args.save else None
+        continues = context.run_state.get("iteration") == context.start_step
         self.metrics = MetricsLog(
             Path(context.run_dir) / "metrics.jsonl",
             start_step=context.start_step,
-            last=context.run_state.get("metrics"),
+            last=context.run_state.get("metrics") if continues else None,
         )
         self.version = context.start_step
         self._step_metrics: dict[str, float] = {}

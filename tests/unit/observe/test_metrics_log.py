@@ -57,3 +57,14 @@ def test_numbers_survive_exactly(tmp_path: Path) -> None:
     MetricsLog(path).write(7, values)
     MetricsLog(path, start_step=8)
     assert read_metrics(path) == [{"step": 7, **values}]
+
+
+def test_a_line_that_a_crash_left_out_comes_from_the_checkpoint(tmp_path: Path) -> None:
+    """Killed after the checkpoint of step 1 and before its line."""
+    path = tmp_path / "metrics.jsonl"
+    MetricsLog(path).write(0, {"value": 0.5})
+    MetricsLog(path, start_step=2, last={"value": 0.25})
+    assert [(record["step"], record["value"]) for record in read_metrics(path)] == [(0, 0.5), (1, 0.25)]
+    # A line that is there is the fuller one.
+    MetricsLog(path, start_step=2, last={"value": 9.0})
+    assert [record["value"] for record in read_metrics(path)] == [0.5, 0.25]
