@@ -8,7 +8,6 @@ was trained resumes exactly behind it.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from relax_engine.backends.engines.client import EngineClient
 from relax_engine.components.engine_host import EngineGroup
 from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.errors import RelaxError
+from relax_engine.observe.metrics import MetricsLog, read_metrics
 from relax_engine.rewards.executor import RewardExecutor
 from relax_engine.rewards.settings import RewardSettings
 from relax_engine.rollout.convert import rollout_metrics, to_columns
@@ -68,6 +68,10 @@ class Rollout(Role):
         self.algorithm = AlgorithmSettings.from_config(self.args)
         self.spec = registry.get(self.algorithm.advantage_estimator)
         self.engines: dict[str, _Engine] = {}
+        path = Path(context.run_dir, "eval.jsonl")
+        # A resumed run starts with the weights of its first step: what was evaluated of them stays.
+        self.evaluations = MetricsLog(path, start_step=context.start_step + 1 if context.start_step else 0)
+        self.evaluated = {(line["step"], line["dataset"]) for line in read_metrics(path)} if path.exists() else set()
         self.version = -1
         self._version_changed = asyncio.Condition()
 
@@ -231,7 +235,7 @@ class Rollout(Role):
         args = self.args
         if not args.eval_prompt_data or not args.eval_interval or step % args.eval_interval:
             return
-        if step == self.context.start_step and (args.skip_eval_before_train or step > 0):
+        if step == 0 and args.skip_eval_before_train:
             return
         evaluation = tasks.create_task(self._evaluate(step))
         if self.colocate:
@@ -242,6 +246,8 @@ class Rollout(Role):
         await self._wait_for_version(step)
         version = self.version
         for name, paths in args.eval_prompt_data.items():
+            if (step, name) in self.evaluated:
+                continue
             started = time.time()
             result = await evaluate_dataset(
                 [engine.client for engine in self._usable()],
@@ -253,9 +259,7 @@ class Rollout(Role):
                 reward_key=args.reward_key,
             )
             self.record_phase("evaluate", started)
-            record = {"step": step, "version": version, "dataset": name, **result.metrics(f"eval/{name}")}
-            with Path(self.context.run_dir, "eval.jsonl").open("a") as file:
-                file.write(json.dumps(record) + "\n")
+            self.evaluations.write(step, {"version": version, "dataset": name, **result.metrics(f"eval/{name}")})
             self.emit("evaluation", step=step, dataset=name, score=result.mean_reward)
 
 

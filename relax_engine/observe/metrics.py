@@ -10,7 +10,7 @@ from typing import Any
 
 
 class MetricsLog:
-    """Append-only `metrics.jsonl` with one line per step.
+    """Append-only `metrics.jsonl` with one line per step (`eval.jsonl`: per step and data set).
 
     A run that resumes at `start_step` first removes the lines of later steps and, if a crash came
     between the checkpoint of the step before and its line, adds that line from `last`, the metrics
@@ -28,7 +28,7 @@ class MetricsLog:
             temporary.write_text("".join(json.dumps(record) + "\n" for record in kept))
             os.replace(temporary, path)
 
-    def write(self, step: int, metrics: dict[str, float]) -> None:
+    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Append the metrics of `step`; they are on disk when this returns."""
         with self.path.open("a") as file:
             file.write(json.dumps({"step": step, **metrics}) + "\n")
