@@ -157,3 +157,15 @@ def test_a_run_at_its_target_does_nothing_and_says_so(
     assert "nothing to do: the checkpoint is at step 3 of 3" in caplog.text
     assert (again.steps, again.new_steps, again.losses) == (STEPS, 0, result.losses)
     assert again.checkpoint_dir == result.checkpoint_dir
+
+
+def test_an_explicit_start_takes_the_data_where_the_checkpoint_left_them(
+    result: RunResult, run_dir: Path, tiny: Any, tmp_path: Path
+) -> None:
+    """The admission gate and the data source count the same groups, whatever the first step is called."""
+    config = tiny.config(tmp_path, load=str(run_dir / "ckpt"), start_rollout_id=2, save=str(tmp_path / "ckpt"))
+    again = train(config)
+    assert (again.steps, again.new_steps) == (1, 1)
+    assert [record["step"] for record in read_metrics(tmp_path / "metrics.jsonl")] == [2]
+    state = json.loads((tmp_path / "ckpt" / "iter_0000003" / "run_state.json").read_text())
+    assert state["data_position"]["group_index"] == (STEPS + 1) * 4

@@ -27,7 +27,14 @@ def start(tiny: Any, run_dir: Path, mark: str) -> subprocess.Popen[bytes]:
     checkpoints = str(run_dir / "ckpt")
     # Two optimizer steps per rollout, so that the second one's loss is not that of the sampling policy.
     config = tiny.config(
-        run_dir, save=checkpoints, load=checkpoints, save_interval=2, num_rollout=STEPS, num_steps_per_rollout=2
+        run_dir,
+        save=checkpoints,
+        load=checkpoints,
+        save_interval=2,
+        num_rollout=STEPS,
+        num_steps_per_rollout=2,
+        eval_prompt_data={"small": [f"{tiny.prompts}[:8]"]},
+        eval_interval=2,
     )
     (run_dir / "run.yaml").write_text(config.to_yaml())
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_ADDRESS")}
@@ -45,6 +52,11 @@ def numbers(process: subprocess.Popen[bytes], run_dir: Path) -> list[tuple[float
     records = read_metrics(run_dir / "metrics.jsonl")
     assert [record["step"] for record in records] == list(range(STEPS))
     return [(r["train/loss"], r["train/grad_norm"], r["rollout/raw_reward"]) for r in records]
+
+
+def evaluations(run_dir: Path) -> list[dict[str, Any]]:
+    """All but the last, which a run that was killed after its last checkpoint does not get."""
+    return [record for record in read_metrics(run_dir / "eval.jsonl") if record["step"] < STEPS]
 
 
 def marked(mark: str) -> list[psutil.Process]:
@@ -87,3 +99,5 @@ def test_a_killed_run_continues_bit_for_bit(tiny: Any, tmp_path: Path) -> None:
     whole = numbers(undisturbed, tmp_path / "whole")
     assert numbers(resumed, killed) == whole
     assert len(set(whole)) == STEPS
+    assert [record["step"] for record in evaluations(killed)] == [0, 2, 4]
+    assert evaluations(killed) == evaluations(tmp_path / "whole")
