@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from relax_engine.backends.megatron.backend import MegatronBackend
 from relax_engine.backends.megatron.settings import BackendSettings, OptimizerSettings, ParallelLayout
-from relax_engine.backends.megatron.weights import read_hf_tensors
+from relax_engine.checkpoint.hf_reader import HfReader
 
 
 def main(rank: int, size: int, port: str, hf_dir: str, imported: str, saved: str, out_file: str) -> None:
@@ -29,7 +29,8 @@ def main(rank: int, size: int, port: str, hf_dir: str, imported: str, saved: str
     tensors = {name: tensor.clone() for name, tensor in backend.named_hf_tensors()}
     if rank == 0:
         save_file(tensors, out_file)
-    backend.load_hf_tensors((name, tensor * 1.5) for name, tensor in read_hf_tensors(hf_dir))
+    reader = HfReader(hf_dir)
+    backend.load_hf_tensors((name, reader.tensor(name) * 1.5) for name in reader.names())
     backend.save(saved, extra={"step": 4})
     backend.close()
 
