@@ -14,6 +14,7 @@ from relax_engine.core.cluster import ray_cluster
 from relax_engine.core.controller import Controller
 from relax_engine.core.result import RunResult, collect_result
 from relax_engine.core.resume import find_resume_point
+from relax_engine.observe.metrics import MetricsLog
 from relax_engine.rollout.prompts import read_prompts
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,9 @@ def train(config: RunConfig) -> RunResult:
     num_steps = total_steps(config)
     if point.iteration >= num_steps:
         logger.info("nothing to do: the checkpoint is at step %d of %d", point.iteration, num_steps)
+        if point.state.get("iteration") == point.iteration:
+            # The crash may have come between the last checkpoint and its step's line.
+            MetricsLog(run_dir / "metrics.jsonl", start_step=point.iteration, last=point.state.get("metrics"))
         return collect_result(run_dir, point.directory, [], start_step=point.iteration, wall_seconds=0.0)
     if point.iteration:
         logger.info("resuming at step %d of %d from %s", point.iteration, num_steps, point.directory)
