@@ -1,7 +1,7 @@
 r"""`--rm-type math`: is the boxed answer mathematically equal to the label?
 
 What lives here: extraction of `\boxed{...}` and comparison through math-verify (Hugging Face), which
-compares expressions, not strings: `\frac{2}{4}` equals `0.5`, `10\%` does not equal `10`. What does not:
+compares expressions, not strings: `\frac{2}{4}` equals `0.5`. What does not:
 partial credit and format rewards.
 """
 
