@@ -1,6 +1,6 @@
 """RL samples per CPU-second: this engine beside TRL's GRPOTrainer, same model, prompts and lengths.
 
-    python benchmarks/step.py [--steps 30] [--repeats 3] [--out benchmarks/results/step.json]
+    python benchmarks/step.py [--steps 80] [--repeats 3] [--out benchmarks/results/step.json]
 
 Both train the same randomly initialised Qwen3 of 0.8 M parameters with GRPO on the same prompts, 8 prompts x 8
 samples of at most 32 tokens a step (a random model rarely ends early, so nearly all have 32). CPU seconds are those
@@ -171,8 +171,8 @@ RUNNERS = {"relax": run_relax, "trl": run_trl}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--warmup", type=int, default=5, help="steps before measuring starts")
+    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--warmup", type=int, default=20, help="steps before measuring starts: Ray settles in them")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/step.json")
     parser.add_argument("--one", choices=sorted(RUNNERS), help=argparse.SUPPRESS)
