@@ -14,13 +14,14 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any
 
 from relax_engine.rewards.errors import RewardError
-from relax_engine.rewards.functions import absolute_reference, call_reward, is_async, load_function
+from relax_engine.rewards.functions import call_reward, is_async
 from relax_engine.rewards.pool import WorkerPool
 from relax_engine.rewards.registry import BUILTIN, RewardEntry, reward_entry
 from relax_engine.rewards.settings import RewardSettings
 from relax_engine.rewards.values import check_group_rewards, check_reward
 from relax_engine.rewards.worker import CallResult
 from relax_engine.types import Sample
+from relax_engine.utils.hooks import absolute_reference, load_function
 
 CANCEL_GRACE_S = 1.0
 

@@ -15,7 +15,8 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from relax_engine.rewards.functions import RewardFunction, call_reward, load_function
+from relax_engine.rewards.functions import RewardFunction, call_reward
+from relax_engine.utils.hooks import load_function
 
 LOADED = b"loaded"
 

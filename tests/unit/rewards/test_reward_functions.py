@@ -1,16 +1,15 @@
-"""Finding reward functions by path, their signatures, and the registry of names."""
+"""The signatures of reward functions, and the registry of names."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from relax_engine.rewards import RewardSettings, register_reward, reward_names
-from relax_engine.rewards.functions import absolute_reference, call_reward, is_async, load_function
+from relax_engine.rewards.functions import call_reward, is_async
 from relax_engine.rewards.registry import reward_entry
 
 
@@ -56,39 +55,6 @@ def test_async_functions_and_objects_are_recognised() -> None:
     assert is_async(coroutine)
     assert is_async(Judge())
     assert not is_async(both)
-
-
-def test_paths_of_modules_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert load_function("os.path.join") is load_function("os.path:join")
-    file = tmp_path / "reward_in_file.py"
-    file.write_text("def score(args, sample):\n    return 0.25\n")
-    assert load_function(f"{file}:score")(None, None) == 0.25
-    monkeypatch.chdir(tmp_path)
-    assert absolute_reference("reward_in_file.py:score") == f"{file}:score"
-    assert absolute_reference("package.module:score") == "package.module:score"
-    assert load_function("reward_in_file.score")(None, None) == 0.25
-
-
-@pytest.mark.parametrize(
-    ("path", "error", "message"),
-    [
-        ("score", ValueError, "write package.module.function"),
-        ("no_such_package.score", ImportError, "there is no module 'no_such_package'"),
-        ("os.path.no_such_function", ValueError, "'no_such_function' does not exist in 'os.path'"),
-        ("os.path.sep", ValueError, "'sep' is not callable"),
-        ("/nowhere/reward.py:score", ImportError, "/nowhere/reward.py does not exist"),
-    ],
-)
-def test_bad_paths_are_named(path: str, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        load_function(path)
-
-
-def test_a_missing_import_inside_the_users_module_is_not_hidden(tmp_path: Path) -> None:
-    file = tmp_path / "reward_with_bad_import.py"
-    file.write_text("import no_such_dependency\n")
-    with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
-        load_function(f"{file}:score")
 
 
 def test_registry() -> None:

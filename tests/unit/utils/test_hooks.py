@@ -1,0 +1,42 @@
+"""Functions named by path: modules, files, and what a bad path says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from relax_engine.utils.hooks import absolute_reference, load_function
+
+
+def test_paths_of_modules_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_function("os.path.join") is load_function("os.path:join")
+    file = tmp_path / "hook_in_file.py"
+    file.write_text("def score(args, sample):\n    return 0.25\n")
+    assert load_function(f"{file}:score")(None, None) == 0.25
+    monkeypatch.chdir(tmp_path)
+    assert absolute_reference("hook_in_file.py:score") == f"{file}:score"
+    assert absolute_reference("package.module:score") == "package.module:score"
+    assert load_function("hook_in_file.score")(None, None) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "message"),
+    [
+        ("score", ValueError, "write package.module.function"),
+        ("no_such_package.score", ImportError, "there is no module 'no_such_package'"),
+        ("os.path.no_such_function", ValueError, "'no_such_function' does not exist in 'os.path'"),
+        ("os.path.sep", ValueError, "'sep' is not callable"),
+        ("/nowhere/hook.py:score", ImportError, "/nowhere/hook.py does not exist"),
+    ],
+)
+def test_bad_paths_are_named(path: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        load_function(path)
+
+
+def test_a_missing_import_inside_the_users_module_is_not_hidden(tmp_path: Path) -> None:
+    file = tmp_path / "hook_with_bad_import.py"
+    file.write_text("import no_such_dependency\n")
+    with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
+        load_function(f"{file}:score")
