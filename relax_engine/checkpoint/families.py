@@ -43,6 +43,8 @@ class ModelSpec:
     """A dense decoder-only transformer: RMSNorm, rotary attention with grouped KV heads, SwiGLU.
 
     Sizes are element counts. `dtype` is the checkpoint's name for it (`float32`, `bfloat16`, ...).
+    `num_labels` is the width of a score layer that stands in the place of the vocabulary projection; None
+    for a language model.
     """
 
     architecture: str
@@ -60,6 +62,7 @@ class ModelSpec:
     qk_norm: bool = False
     qkv_bias: bool = False
     dtype: str = "float32"
+    num_labels: int | None = None
 
 
 def model_spec(hf_config: HfConfig) -> ModelSpec:
@@ -78,6 +81,30 @@ def model_spec(hf_config: HfConfig) -> ModelSpec:
         return FAMILIES[name](name, hf_config)
     except KeyError as error:
         raise UnsupportedModelError(f"config.json of {name} lacks the key {error}") from error
+
+
+def policy_spec(spec: ModelSpec) -> ModelSpec:
+    """`spec` as that of a policy, which is a language model.
+
+    Raises:
+        UnsupportedModelError: it ends in a score layer.
+    """
+    if spec.num_labels is not None:
+        raise UnsupportedModelError(f"{spec.architecture} gives scores, not tokens; a policy is a ...ForCausalLM model")
+    return spec
+
+
+def value_spec(spec: ModelSpec) -> ModelSpec:
+    """The model that has the trunk of `spec` and one score per token.
+
+    Raises:
+        UnsupportedModelError: `spec` has a score layer of another width.
+    """
+    if spec.num_labels not in (None, 1):
+        raise UnsupportedModelError(
+            f"{spec.architecture} gives {spec.num_labels} scores, a value model gives one (num_labels: 1)"
+        )
+    return dataclasses.replace(spec, num_labels=1)
 
 
 def _read_rope(name: str, config: HfConfig) -> RopeSpec:
@@ -148,8 +175,24 @@ def _read_qwen3(name: str, config: HfConfig) -> ModelSpec:
     return dataclasses.replace(_read_without_attention_bias(name, config), qk_norm=True)
 
 
+_READERS: dict[str, Callable[[str, HfConfig], ModelSpec]] = {
+    "Llama": _read_without_attention_bias,
+    "Qwen2": _read_qwen2,
+    "Qwen3": _read_qwen3,
+}
+
+
+def _with_scores(read: Callable[[str, HfConfig], ModelSpec]) -> Callable[[str, HfConfig], ModelSpec]:
+    """The reader of a family's `...ForSequenceClassification`, whose labels are listed in `id2label` (default: 2)."""
+
+    def reader(name: str, config: HfConfig) -> ModelSpec:
+        labels = int(config.get("num_labels") or len(config.get("id2label") or (0, 1)))
+        return dataclasses.replace(read(name, config), num_labels=labels)
+
+    return reader
+
+
 FAMILIES: dict[str, Callable[[str, HfConfig], ModelSpec]] = {
-    "LlamaForCausalLM": _read_without_attention_bias,
-    "Qwen2ForCausalLM": _read_qwen2,
-    "Qwen3ForCausalLM": _read_qwen3,
+    **{f"{family}ForCausalLM": read for family, read in _READERS.items()},
+    **{f"{family}ForSequenceClassification": _with_scores(read) for family, read in _READERS.items()},
 }

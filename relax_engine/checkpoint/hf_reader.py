@@ -75,10 +75,13 @@ class HfReader:
     def check_against(self, weights: WeightMap) -> None:
         """Check that the tensors are exactly those of the model, in shape and as plain floating point.
 
+        A language model may stand in for a value model: it lacks the score layer (`lacks`).
+
         Raises:
             DamagedCheckpointError: names the ones that are not.
         """
-        missing = [name for name in weights.hf_names() if name not in self._handles]
+        absent = self.lacks(weights)
+        missing = [name for name in weights.hf_names() if name not in self._handles and name not in absent]
         extra = [name for name in self._handles if name not in weights.owner and not weights.ignores(name)]
         for problem, names in (("lacks", missing), ("has tensors that its config.json does not describe:", extra)):
             if names:
@@ -86,7 +89,12 @@ class HfReader:
                 raise DamagedCheckpointError(f"{self.directory} {problem} {', '.join(names[:_SHOWN])}{more}")
         for mapping in weights.parameters.values():
             for name, expected in hf_shapes(weights, mapping):
-                self._check_tensor(name, expected)
+                if name not in absent:
+                    self._check_tensor(name, expected)
+
+    def lacks(self, weights: WeightMap) -> list[str]:
+        """Tensors of the model that this directory's architecture does not have."""
+        return [name for name in weights.hf_names() if weights.may_lack(name, self.spec)]
 
     def _check_tensor(self, name: str, expected: tuple[int, ...]) -> None:
         stored = self._handles[name].get_slice(name)

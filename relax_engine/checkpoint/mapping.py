@@ -19,6 +19,9 @@ from torch import Tensor
 
 from relax_engine.checkpoint.families import ModelSpec
 
+SCORE = "score.weight"
+"""The score layer's only tensor, under the same name in both worlds."""
+
 
 class Layout(Enum):
     """How a parameter is built from its parts and cut over tensor-parallel ranks."""
@@ -64,8 +67,12 @@ class WeightMap:
 
     def ignores(self, hf_name: str) -> bool:
         """Whether a checkpoint may carry this tensor although the model has no use for it."""
-        tied_head = self.spec.tie_word_embeddings and hf_name == "lm_head.weight"
-        return tied_head or hf_name.endswith("rotary_emb.inv_freq")
+        replaced_head = self.spec.tie_word_embeddings or self.spec.num_labels is not None
+        return (replaced_head and hf_name == "lm_head.weight") or hf_name.endswith("rotary_emb.inv_freq")
+
+    def may_lack(self, hf_name: str, source: ModelSpec) -> bool:
+        """Whether a checkpoint of `source` may be without this tensor: a language model has no score layer."""
+        return hf_name == SCORE and source.num_labels is None
 
     def merge(self, name: str, parts: Sequence[Tensor]) -> Tensor:
         """The full parameter `name` from its Hugging Face parts, in `hf_names` order.
@@ -206,7 +213,9 @@ def _parameters(spec: ModelSpec) -> Iterator[ParameterMapping]:
             theirs = tuple(f"model.layers.{index}.{hf_name}" for hf_name in hf_names)
             yield ParameterMapping(f"decoder.layers.{index}.{name}", theirs, layout, shape)
     yield ParameterMapping("decoder.final_layernorm.weight", ("model.norm.weight",), Layout.REPLICATED, hidden)
-    if not spec.tie_word_embeddings:
+    if spec.num_labels is not None:
+        yield ParameterMapping(SCORE, (SCORE,), Layout.REPLICATED, (spec.num_labels, spec.hidden_size))
+    elif not spec.tie_word_embeddings:
         yield ParameterMapping("output_layer.weight", ("lm_head.weight",), Layout.VOCAB, vocab)
 
 

@@ -6,6 +6,7 @@ algorithm (a loss function handed in), the stream, weight transport, checkpoint 
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -38,9 +39,10 @@ from relax_engine.backends.megatron.sharing import Compact, compact
 from relax_engine.backends.megatron.snapshots import WeightSnapshots
 from relax_engine.backends.megatron.spec import PackedSequences
 from relax_engine.backends.megatron.weights import load_tensors, named_hf_tensors
-from relax_engine.checkpoint.families import model_spec
+from relax_engine.checkpoint.dcp_reader import DcpReader
+from relax_engine.checkpoint.families import model_spec, policy_spec, value_spec
 from relax_engine.checkpoint.hf_reader import HfReader, read_config
-from relax_engine.checkpoint.mapping import WeightMap
+from relax_engine.checkpoint.mapping import SCORE, WeightMap
 from relax_engine.stream.columns import Column, ColumnBatch
 
 if TYPE_CHECKING:
@@ -80,11 +82,13 @@ class MegatronBackend:
         Raises:
             CheckpointNotFoundError: `hf_checkpoint` is not a model directory.
             UnknownArchitectureError: the checkpoint's architecture has no mapping.
+            UnsupportedModelError: it has one, but not with this head.
             ValueError: the configuration asks for what the backend does not offer.
         """
         settings = config if isinstance(config, BackendSettings) else read_settings(config.flat, layout=layout)
         self.settings = settings
-        self.spec = model_spec(read_config(Path(settings.hf_checkpoint)))
+        spec = model_spec(read_config(Path(settings.hf_checkpoint)))
+        self.spec = value_spec(spec) if settings.value_head else policy_spec(spec)
         self.weights = WeightMap(self.spec)
         parallel.join(rank, world_size, init_method, settings.layout, settings.seed)
         self.iteration = 0
@@ -134,6 +138,25 @@ class MegatronBackend:
         Returns:
             Ragged float32 column in the compact response layout, rows in the batch's order.
         """
+        if self.settings.value_head:
+            raise RuntimeError("a backend with a value head has no log-probs; use forward_values")
+        return self._forward_rows(batch, temperature=temperature, max_tokens=max_tokens)
+
+    def forward_values(self, batch: ColumnBatch, *, max_tokens: int) -> Column:
+        """Values of the states before each response token: entry t estimates the return from token t on.
+
+        Args:
+            batch: columns `tokens` and `response_lengths`, this data-parallel rank's rows.
+            max_tokens: token budget of one forward pass.
+
+        Returns:
+            Ragged float32 column in the compact response layout, rows in the batch's order.
+        """
+        if not self.settings.value_head:
+            raise RuntimeError("forward_values needs a backend with a value head")
+        return self._forward_rows(batch, temperature=1.0, max_tokens=max_tokens)
+
+    def _forward_rows(self, batch: ColumnBatch, *, temperature: float, max_tokens: int) -> Column:
         plan = plan_micro_batches(batch["tokens"].lengths, max_tokens=max_tokens, micro_batch_size=1)
         packings = [self._pack(batch.select(rows)) for rows in plan]
         with torch.no_grad():
@@ -156,7 +179,8 @@ class MegatronBackend:
         Args:
             batch: `tokens`, `response_lengths` and the columns the loss needs (`loss_fn.columns`; without
                 that attribute, every column). The normalisation in `loss_weights` covers the global batch.
-            loss_fn: a plain sum over tokens; it asks for entropies with a true `needs_entropy` attribute.
+            loss_fn: a plain sum over tokens, of log-probs or (with a value head) of values; it asks for entropies
+                with a true `needs_entropy` attribute.
             max_tokens: token budget of a micro-batch; None makes micro-batches of `micro_batch_size` rows.
 
         Returns:
@@ -213,8 +237,8 @@ class MegatronBackend:
             columns={name: torch.tensor(rows[name].values).to(self._device) for name in names},
             offsets=self._to_device(packing.response_offsets),
         )
-        log_probs, entropies = (output[0], output[1]) if entropy else (output, None)
-        loss, metrics = loss_fn(log_probs, entropies, inputs)
+        per_token, entropies = (output[0], output[1]) if entropy else (output, None)
+        loss, metrics = loss_fn(per_token, entropies, inputs)
         return loss, tokens, {"loss": loss.detach()} | metrics
 
     def _pack(self, rows: ColumnBatch | None) -> Compact:
@@ -256,13 +280,17 @@ class MegatronBackend:
     def load_hf(self, directory: str | Path) -> None:
         """Load a Hugging Face directory's safetensors, streamed tensor by tensor.
 
+        A value head takes the trunk of a language model as it is, and starts at zero on it.
+
         Raises:
             CheckpointNotFoundError: not a model directory.
             DamagedCheckpointError: a file is damaged, or tensors are not those of the model; nothing was loaded.
         """
         reader = HfReader(directory)
         reader.check_against(self.weights)
-        self.load_hf_tensors((name, reader.tensor(name)) for name in reader.names())
+        stored = ((name, reader.tensor(name)) for name in reader.names())
+        new = ((name, torch.zeros(self.weights.owner[name].shape)) for name in reader.lacks(self.weights))
+        self.load_hf_tensors(itertools.chain(stored, new))
 
     def load_hf_tensors(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Load full Hugging Face tensors, in any order; each rank keeps its slices.
@@ -308,7 +336,8 @@ class MegatronBackend:
 
         Args:
             optimizer: also restore optimizer, schedule, iteration and RNG, which continues the run exactly
-                when the layout is the same. False takes the weights alone.
+                when the layout is the same. False takes the weights alone, and for a value head also those of a
+                language model.
 
         Returns:
             The `extra` given to `save` ({} for an imported checkpoint).
@@ -319,6 +348,7 @@ class MegatronBackend:
         """
         common = state.load_common(directory)
         template: dict[str, Any] = {"model": self._model.sharded_state_dict()}
+        new = self._take_new_head(template["model"], directory) if not optimizer else {}
         if optimizer:
             self._require_trainable("load(optimizer=True)")
             if "optimizer" not in common or "scheduler" not in common:
@@ -329,7 +359,7 @@ class MegatronBackend:
             else:
                 logger.warning("%s was saved under %s: RNG state is seeded afresh", directory, common.get("world"))
         loaded = state.load_state(directory, template)
-        self._model.load_state_dict(loaded["model"])
+        self._model.load_state_dict(loaded["model"] | new)
         if optimizer:
             self._optimizer.load_state_dict(loaded["optimizer"])
             self._scheduler.num_steps = 0
@@ -340,6 +370,13 @@ class MegatronBackend:
         else:
             self._parameters_changed()
         return loaded.get("extra", {})
+
+    def _take_new_head(self, model_state: dict[str, Any], directory: str | Path) -> dict[str, Tensor]:
+        """Take a value head that a language model's checkpoint lacks out of what is to be read; its initial zeros."""
+        if not self.settings.value_head or SCORE in DcpReader(Path(directory)):
+            return {}
+        del model_state[SCORE]
+        return {SCORE: torch.zeros(self.weights.parameters[SCORE].shape)}
 
     def _optimizer_state(self, model_state: dict[str, Any], *, loading: bool) -> dict[str, Any]:
         distributed = self.settings.optimizer.use_distributed_optimizer

@@ -1,12 +1,13 @@
-"""The model: Megatron's `GPTModel` from a `ModelSpec`, ending in log-probabilities of responses.
+"""The model: Megatron's `GPTModel` from a `ModelSpec`, ending in one number per response token.
 
-What lives here: the translation of the architecture into Megatron's configuration, and the head that
-projects only response positions to the vocabulary. What does not: layers (`spec.py`), loading
-weights (`weights.py`).
+What lives here: the translation of the architecture into Megatron's configuration, and the two heads,
+log-probabilities (a policy) and values (a critic), which see response positions only. What does not:
+layers (`spec.py`), loading weights (`weights.py`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -45,8 +46,7 @@ class ResponseTargets:
 class ResponseModel(GPTModel):
     """`GPTModel` whose output, given `labels=ResponseTargets`, is per response token.
 
-    `forward(...)` returns `[R]` log-probabilities, or `[2, R]` with entropies in the second row.
-    Hidden states elsewhere (prompts, last tokens) never meet the vocabulary projection.
+    Hidden states elsewhere (prompts, last tokens) never meet the head.
     """
 
     def __init__(self, spec: ModelSpec, config: TransformerConfig) -> None:
@@ -59,6 +59,25 @@ class ResponseModel(GPTModel):
             share_embeddings_and_output_weights=spec.tie_word_embeddings,
             position_embedding_type="none",  # PackedAttention applies RoPE
         )
+
+    def _states(self, hidden_states: Tensor, labels: ResponseTargets, *, partial_gradients: bool) -> Tensor:
+        """The states before each response token, `[R + padding, hidden]`, from `[tokens, 1, hidden]`.
+
+        `partial_gradients`: whether each tensor-parallel rank's gradient of the result is a part of the sum, or the
+        whole.
+        """
+        if self.config.sequence_parallel:
+            hidden_states = gather_from_sequence_parallel_region(
+                hidden_states, tensor_parallel_output_grad=partial_gradients
+            )
+        return labels.predictors(hidden_states.squeeze(1))
+
+
+class PolicyModel(ResponseModel):
+    """`forward(...)` returns `[R]` log-probabilities, or `[2, R]` with entropies in the second row."""
+
+    def __init__(self, spec: ModelSpec, config: TransformerConfig) -> None:
+        super().__init__(spec, config)
         columns = self.vocab_size // self.tensor_parallel
         start = parallel_state.get_tensor_model_parallel_rank() * columns
         group = parallel_state.get_tensor_model_parallel_group() if self.tensor_parallel > 1 else None
@@ -66,17 +85,14 @@ class ResponseModel(GPTModel):
 
     def _postprocess(self, hidden_states: Tensor, *, labels: ResponseTargets, **_: Any) -> Tensor:
         """Megatron's hook between the last layer and the output; `hidden_states` is `[tokens, 1, hidden]`."""
-        sequence_parallel = self.config.sequence_parallel
-        if sequence_parallel:
-            hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=True)
-        selected = labels.predictors(hidden_states.squeeze(1))
+        selected = self._states(hidden_states, labels, partial_gradients=True)
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
         logits = parallel_layers.linear_with_grad_accumulation_and_async_allreduce(
             selected,
             self.output_layer.weight if weight is None else weight,
             bias=None,
             gradient_accumulation_fusion=False,
-            allreduce_dgrad=self.tensor_parallel > 1 and not sequence_parallel,
+            allreduce_dgrad=self.tensor_parallel > 1 and not self.config.sequence_parallel,
             sequence_parallel=False,
             tp_group=parallel_state.get_tensor_model_parallel_group(),
         )
@@ -87,15 +103,35 @@ class ResponseModel(GPTModel):
         return log_probs if entropy is None else torch.stack([log_probs, entropy[: labels.count]])
 
 
+class ValueModel(ResponseModel):
+    """`forward(...)` returns `[R]` float32 values: of the state before each response token.
+
+    The head is one row without bias, the same on every tensor-parallel rank. A new one is zero, so that the first
+    values are 0 and the trunk keeps its weights until the head has learnt something.
+    """
+
+    def __init__(self, spec: ModelSpec, config: TransformerConfig) -> None:
+        # A tied model has no output layer of its own, which leaves the vocabulary projection out.
+        super().__init__(dataclasses.replace(spec, tie_word_embeddings=True), config)
+        self.score = torch.nn.Linear(spec.hidden_size, 1, bias=False)
+        torch.nn.init.zeros_(self.score.weight)
+
+    def _postprocess(self, hidden_states: Tensor, *, labels: ResponseTargets, **_: Any) -> Tensor:
+        """Megatron's hook between the last layer and the output; `hidden_states` is `[tokens, 1, hidden]`."""
+        selected = self._states(hidden_states, labels, partial_gradients=False)
+        return torch.mv(selected.float(), self.score.weight[0].float())[: labels.count]
+
+
 def build_model(
     spec: ModelSpec, layout: ParallelLayout, *, dtype: torch.dtype, recompute: RecomputeSettings
 ) -> ResponseModel:
-    """A randomly initialised model on `compute_device`."""
+    """A randomly initialised model on `compute_device`: with values where `spec` has a score layer."""
+    kind = PolicyModel if spec.num_labels is None else ValueModel
     with warnings.catch_warnings():
         # Megatron warns about defaults and calls of its own.
         warnings.filterwarnings("ignore", message="full scope is deprecated", category=UserWarning)
         warnings.filterwarnings("ignore", message="MLP requires ffn_hidden_size", category=DeprecationWarning)
-        return ResponseModel(spec, _transformer_config(spec, layout, dtype, recompute)).to(compute_device(), dtype)
+        return kind(spec, _transformer_config(spec, layout, dtype, recompute)).to(compute_device(), dtype)
 
 
 def _transformer_config(

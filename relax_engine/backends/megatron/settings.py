@@ -84,7 +84,7 @@ class OptimizerSettings:
 
 @dataclass(frozen=True, slots=True)
 class BackendSettings:
-    """Everything that `MegatronBackend` reads from the configuration."""
+    """Everything that `MegatronBackend` reads from the configuration, and which head the model has."""
 
     hf_checkpoint: str
     layout: ParallelLayout
@@ -92,10 +92,13 @@ class BackendSettings:
     recompute: RecomputeSettings = RecomputeSettings()
     dtype: torch.dtype = torch.float32
     seed: int = 1234
+    value_head: bool = False
 
 
-def read_settings(flat: Any, *, layout: ParallelLayout | None = None) -> BackendSettings:
+def read_settings(flat: Any, *, layout: ParallelLayout | None = None, value_head: bool = False) -> BackendSettings:
     """Read the flat configuration view (`RunConfig.flat`); `layout` replaces the configured one.
+
+    With `value_head` the model ends in one value per token, in the place of log-probabilities.
 
     Raises:
         ValueError: a parallelism that this backend does not offer, or contradictory values.
@@ -110,6 +113,7 @@ def read_settings(flat: Any, *, layout: ParallelLayout | None = None) -> Backend
         recompute=RecomputeSettings(flat.recompute_granularity, flat.recompute_method, flat.recompute_num_layers),
         dtype=torch.bfloat16 if flat.bf16 else torch.float32,
         seed=flat.seed,
+        value_head=value_head,
     )
 
 

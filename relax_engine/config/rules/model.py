@@ -12,7 +12,12 @@ from relax_engine.config.run_config import RunConfig
 @rule
 def model_directory(config: RunConfig, report: Reporter) -> Findings:
     """--hf-checkpoint is a Hugging Face directory of a supported architecture, with a tokenizer."""
-    from relax_engine.checkpoint.families import UnknownArchitectureError, UnsupportedModelError, model_spec
+    from relax_engine.checkpoint.families import (
+        UnknownArchitectureError,
+        UnsupportedModelError,
+        model_spec,
+        policy_spec,
+    )
 
     if config.model.hf_checkpoint is None:
         yield report.error("hf_checkpoint", "no model is named", "--hf-checkpoint DIR with config.json and a tokenizer")
@@ -27,7 +32,7 @@ def model_directory(config: RunConfig, report: Reporter) -> Findings:
         return
     try:
         hf_config = json.loads(description.read_text(encoding="utf-8"))
-        spec = model_spec(hf_config)
+        spec = policy_spec(model_spec(hf_config))
     except json.JSONDecodeError as error:
         yield report.error("hf_checkpoint", f"config.json is not valid JSON: {error}", "download the model again")
         return

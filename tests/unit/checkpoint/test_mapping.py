@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from relax_engine.checkpoint.families import ModelSpec, model_spec
+from relax_engine.checkpoint.families import FAMILIES, ModelSpec, model_spec
 from relax_engine.checkpoint.mapping import Assembler, Layout, WeightMap, WeightMappingError, padded_vocab_size
 
 CONFIG: dict[str, Any] = {
@@ -42,7 +42,7 @@ def _hf_tensors(weights: WeightMap) -> dict[str, torch.Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize("family", ["Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM"])
+@pytest.mark.parametrize("family", sorted(FAMILIES))
 @pytest.mark.parametrize("tied", [True, False])
 def test_names_and_shapes_are_those_of_transformers(family: str, tied: bool) -> None:
     import transformers
@@ -51,7 +51,7 @@ def test_names_and_shapes_are_those_of_transformers(family: str, tied: bool) -> 
     config = {**CONFIG, "architectures": [family], "tie_word_embeddings": tied, "hidden_size": hidden}
     sizes = {k: v for k, v in config.items() if k != "architectures"}
     with torch.device("meta"):
-        model = getattr(transformers, family)(getattr(transformers, family.replace("ForCausalLM", "Config"))(**sizes))
+        model = getattr(transformers, family)(getattr(transformers, f"{family.partition('For')[0]}Config")(**sizes))
     weights = WeightMap(model_spec(config))
     expected = {name: tuple(p.shape) for name, p in model.named_parameters()}
     actual = {

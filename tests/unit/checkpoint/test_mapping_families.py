@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from relax_engine.checkpoint.families import (
     UnknownArchitectureError,
     UnsupportedModelError,
     model_spec,
+    policy_spec,
+    value_spec,
 )
 
 LLAMA_1B: dict[str, Any] = {  # Llama 3.2 1B as published
@@ -52,14 +55,38 @@ def test_a_published_llama() -> None:
 def test_every_family_reads_what_transformers_writes(family: str) -> None:
     import transformers
 
-    config = getattr(transformers, family.replace("ForCausalLM", "Config"))(
+    name, _, task = family.partition("For")
+    config = getattr(transformers, f"{name}Config")(
         num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2
     ).to_dict()
     spec = model_spec({**config, "architectures": [family]})
-    assert spec.qk_norm == (family == "Qwen3ForCausalLM")
-    assert spec.qkv_bias == (family == "Qwen2ForCausalLM")
-    assert spec.head_dim == (128 if family == "Qwen3ForCausalLM" else 16)
+    assert spec.qk_norm == (name == "Qwen3")
+    assert spec.qkv_bias == (name == "Qwen2")
+    assert spec.head_dim == (128 if name == "Qwen3" else 16)
     assert spec.rope == RopeSpec(10000.0)
+    assert spec.num_labels == (None if task == "CausalLM" else 2)  # two labels are transformers' default
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_the_width_of_the_score_layer_is_the_number_of_labels(labels: int) -> None:
+    import transformers
+
+    config = transformers.Qwen3Config(num_labels=labels).to_dict()
+    spec = model_spec({**config, "architectures": ["Qwen3ForSequenceClassification"]})
+    assert spec.num_labels == labels
+    with pytest.raises(UnsupportedModelError, match="gives scores, not tokens"):
+        policy_spec(spec)
+    if labels == 1:
+        assert value_spec(spec) == spec
+    else:
+        with pytest.raises(UnsupportedModelError, match="gives 3 scores"):
+            value_spec(spec)
+
+
+def test_a_language_model_is_a_policy_and_has_the_trunk_of_a_value_model() -> None:
+    spec = model_spec(LLAMA_1B)
+    assert policy_spec(spec) == spec
+    assert value_spec(spec) == dataclasses.replace(spec, num_labels=1)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +126,6 @@ def test_a_missing_key_is_named() -> None:
 
 @pytest.mark.parametrize(("names", "shown"), [(["GPT2LMHeadModel"], "'GPT2LMHeadModel'"), (None, "none")])
 def test_an_unknown_architecture_is_named_with_the_supported_ones(names: list[str] | None, shown: str) -> None:
-    supported = "LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"
+    supported = "LlamaForCausalLM, LlamaForSequenceClassification, Qwen2ForCausalLM"
     with pytest.raises(UnknownArchitectureError, match=f"{shown}.*{supported}"):
         model_spec({**LLAMA_1B, "architectures": names})
