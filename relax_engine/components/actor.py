@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +21,7 @@ from relax_engine.components.mode import actor_columns, steps_per_rollout, train
 from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.components.train_group import TrainGroup, load_weights
 from relax_engine.observe.metrics import MetricsLog
+from relax_engine.rollout.staleness import split_stale
 from relax_engine.stream.columns import Column, ColumnBatch
 from relax_engine.weight_sync.messages import Receiver, SyncReport, WeightSyncError
 from relax_engine.weight_sync.probe import probe_engine
@@ -144,7 +144,9 @@ class Actor(Role):
     def _train(self, batch: ColumnBatch) -> dict[str, float]:
         args = self.args
         if not self.supervised:
-            batch = self._drop_stale(batch)
+            batch, self._dropped_stale, self._step_metrics = split_stale(
+                batch, self.version, self.config.staleness_bound
+            )
             if self.colocate:
                 batch = self._complete(batch)
         if batch.num_rows == 0:
@@ -176,28 +178,6 @@ class Actor(Role):
             # Every sample of the step was made by the weights of the last sync: no better probe.
             metrics[SYNC_GAP] = metrics[LOG_PROB_GAP]
         return metrics
-
-    def _drop_stale(self, batch: ColumnBatch) -> ColumnBatch:
-        """Whole groups with a sample older than the bound leave the batch, and are counted."""
-        first = batch["first_version"].values
-        lag = np.where(first < 0, 0, self.version - first)
-        groups = batch["group_index"].values
-        self._dropped_stale = 0
-        stale = np.isin(groups, groups[lag > self.config.staleness_bound])
-        kept = lag[~stale]
-        self._step_metrics = {
-            f"rollout/staleness/count/{value}": float(n) for value, n in Counter(kept.tolist()).items()
-        }
-        if len(kept):
-            self._step_metrics |= {
-                "rollout/staleness/avg": float(kept.mean()),
-                "rollout/staleness/max": float(kept.max()),
-                "rollout/staleness/min": float(kept.min()),
-            }
-        if not stale.any():
-            return batch
-        self._dropped_stale = int(stale.sum())
-        return batch.select(np.flatnonzero(~stale))
 
     def _complete(self, batch: ColumnBatch) -> ColumnBatch:
         """Add the log-prob columns that other roles add in fully-async mode."""

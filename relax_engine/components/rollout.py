@@ -1,8 +1,7 @@
 """The rollout role: prompts in, scored samples out, as fast as admission allows.
 
-Owns the engines, the data source and the rewards. A partition is `rollout_batch_size` prompt groups
-in admission order; it is sealed with the data position after it, so that a checkpoint taken when it
-was trained resumes exactly behind it.
+Owns the engines, the data source and the rewards. Finished groups go to the partitions that
+`partitions.py` fills.
 """
 
 from __future__ import annotations
@@ -10,29 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ray import serve
 
-from relax_engine.algorithms import registry
-from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.components.engine_host import EngineGroup
+from relax_engine.components.partitions import PartitionWriter
 from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.errors import RelaxError
 from relax_engine.observe.metrics import MetricsLog, read_metrics
 from relax_engine.rewards.executor import RewardExecutor
 from relax_engine.rewards.settings import RewardSettings
-from relax_engine.rollout.convert import rollout_metrics, to_columns
 from relax_engine.rollout.data_source import DataSettings, PromptDataSource
 from relax_engine.rollout.evaluation import evaluate_dataset
 from relax_engine.rollout.generate import generate_groups
 from relax_engine.rollout.sampling import SamplingSettings
 from relax_engine.rollout.tokenizer import load_tokenizer
-from relax_engine.stream.columns import ColumnBatch
 from relax_engine.types import SampleGroup
 
 logger = logging.getLogger(__name__)
@@ -65,8 +60,6 @@ class Rollout(Role):
         super().__init__(context)
         self.colocate = self.config.mode == "colocate"
         self.sampling = SamplingSettings.from_config(self.args)
-        self.algorithm = AlgorithmSettings.from_config(self.args)
-        self.spec = registry.get(self.algorithm.advantage_estimator)
         self.engines: dict[str, _Engine] = {}
         path = Path(context.run_dir, "eval.jsonl")
         # A resumed run starts with the weights of its first step: what was evaluated of them stays.
@@ -92,6 +85,14 @@ class Rollout(Role):
         position = self.context.run_state.get("data_position")
         if position:
             self.data.restore(position)
+        self.partitions = PartitionWriter(self.config, self.stream, self.data, self.context.start_step, self._sealed)
+
+    async def _sealed(self, rollout_id: int, metrics: dict[str, float]) -> None:
+        """A partition is about to be sealed: in colocate mode the devices are the actor's next."""
+        if self.colocate and self.args.offload_rollout:
+            await asyncio.gather(*(engine.client.release_memory() for engine in self._usable()))
+        seconds, reward = metrics["perf/rollout_time"], metrics["rollout/raw_reward"]
+        self.emit("rollout", rollout_id=rollout_id, seconds=seconds, reward=reward)
 
     async def engine_urls(self) -> list[str]:
         """Addresses of the engines."""
@@ -117,7 +118,7 @@ class Rollout(Role):
                         break
                     self.step = rollout_id
                     await self._evaluate_if_due(rollout_id, tasks)
-                    await self._start_partition(rollout_id, tasks)
+                    await self._start_partition(tasks)
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
         return self.outcome()
@@ -134,20 +135,18 @@ class Rollout(Role):
         await self.engine_group.close()
         self.rewards.close()
 
-    async def _start_partition(self, rollout_id: int, tasks: asyncio.TaskGroup) -> None:
-        """Admit the groups of a partition and start their generation."""
+    async def _start_partition(self, tasks: asyncio.TaskGroup) -> None:
+        """Admit as many groups as a partition has and start their generation; colocate waits for them."""
         size = self.args.rollout_batch_size
         width = size if self.colocate else 1
-        requests: list[asyncio.Task[list[SampleGroup]]] = []
-        started = time.time()
+        requests = []
         for _ in range(0, size, width):
             await self.stream.aadmit(width, deadline_s=self.args.wait_timeout)
             groups = self.data.get_groups(width)
-            requests += [tasks.create_task(part) for part in self._requests(groups)]
-        position = self.data.position.to_dict()
-        partition = tasks.create_task(self._finish_partition(rollout_id, requests, position, started))
+            self.partitions.started([group[0].group_index for group in groups], self.version)
+            requests += [tasks.create_task(request) for request in self._requests(groups)]
         if self.colocate:
-            await partition
+            await asyncio.gather(*requests)
 
     def _requests(self, groups: list[SampleGroup]) -> list[Any]:
         """One coroutine per engine request: groups spread over the usable engines in order."""
@@ -168,8 +167,8 @@ class Rollout(Role):
             start += count
         return parts
 
-    async def _generate(self, url: str, groups: list[SampleGroup]) -> list[SampleGroup]:
-        """Generate and score `groups` on one engine."""
+    async def _generate(self, url: str, groups: list[SampleGroup]) -> None:
+        """Generate and score `groups` on one engine, and hand them over to be trained."""
         engine = self.engines[url]
         samples = [sample for group in groups for sample in group]
         self.stream.assign([group[0].group_index for group in groups], url)
@@ -182,43 +181,7 @@ class Rollout(Role):
         started = time.time()
         await self.rewards.score(samples)
         self.record_phase("reward", started)
-        return groups
-
-    async def _finish_partition(
-        self,
-        rollout_id: int,
-        requests: Sequence[asyncio.Task[list[SampleGroup]]],
-        position: dict[str, Any],
-        started: float,
-    ) -> None:
-        """Write the groups of a partition to the stream as they finish, in admission order, and seal it."""
-        partition = f"train_{rollout_id}"
-        transfer = max(1, self.args.rollout_batch_size // self.args.num_iters_per_train_update)
-        groups: list[SampleGroup] = []
-        pending: list[SampleGroup] = []
-        for request in requests:
-            finished = await request
-            groups += finished
-            pending += finished
-            while len(pending) >= transfer:
-                await self._put(partition, pending[:transfer])
-                pending = pending[transfer:]
-        if pending:
-            await self._put(partition, pending)
-        if self.colocate and self.args.offload_rollout:
-            await asyncio.gather(*(engine.client.release_memory() for engine in self._usable()))
-        seconds = time.time() - started
-        metrics = rollout_metrics(groups, self.args.reward_key)
-        tokens = sum(sample.response_length for group in groups for sample in group)
-        metrics["perf/rollout_time"] = seconds
-        metrics["perf/rollout_tokens_per_second"] = tokens / max(seconds, 1e-9)
-        meta = {"data_position": position, "metrics": metrics}
-        await asyncio.to_thread(self.stream.seal, partition, meta=meta)
-        self.emit("rollout", rollout_id=rollout_id, seconds=seconds, reward=metrics["rollout/raw_reward"])
-
-    async def _put(self, partition: str, groups: Sequence[SampleGroup]) -> None:
-        batch: ColumnBatch = to_columns(groups, self.spec, self.algorithm, self.args.reward_key)
-        await self.stream.aput(partition, batch, deadline_s=self.args.wait_timeout)
+        await self.partitions.finished(groups)
 
     def _usable(self) -> list[_Engine]:
         return [engine for engine in self.engines.values() if engine.quarantined is None]

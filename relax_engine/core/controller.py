@@ -111,7 +111,11 @@ class Controller:
         if not supervised:
             # Groups keep the numbers that the data source gives them, whichever step the run starts at.
             position = self.point.state.get("data_position") or {}
-            stream.recover_gate(self.point.iteration, next_group=position.get("group_index", 0))
+            stream.recover_gate(
+                self.point.iteration,
+                next_group=position.get("group_index", 0),
+                pending=position.get("pending", ()),
+            )
         return stream
 
     def _deploy(self) -> None:

@@ -1,12 +1,12 @@
 """The staleness gate: how many prompt groups may be under way, and which.
 
 Plain synchronous state with the time passed in; the stream's controller hosts one, so that the
-rollout and the actor share it across processes.
+rollout and the actor share it across processes. The order in which groups are trained is not
+decided here but in `window.py`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,6 @@ class AdmittedGroup:
     engine: str | None = None
     assigned: float | None = None
     arrived: bool = False
-    overtaken: int = 0
 
 
 class AdmissionGate:
@@ -31,14 +30,10 @@ class AdmissionGate:
     `try_admit` and freed by `release`: when the group was trained, filtered or dropped as stale.
     Being put into the stream, or taken from it, frees nothing.
 
-    Invariants: `0 <= occupied <= B`; every number is released at most once; and while a group
-    that has not arrived was overtaken (by trained groups of higher number) more than `lookahead`
-    times, nothing is admitted: one slow group delays neither the others nor itself without bound.
+    Invariants: `0 <= occupied <= B`; every number is released at most once.
 
-    With first-in first-out training of `G = groups_per_step` groups per weight version, at most
-    `B - 1` groups are trained between a group's admission and its own training, hence its lag is
-    at most `floor((B - 1) / G) = max_staleness` versions. `k` overtakers add at most `ceil(k / G)`,
-    and `k <= lookahead + G + B - 1`; what that makes too old is dropped where it is consumed.
+    A group admitted at version `v` can be trained by version `v + max_staleness`, and with places
+    given by `PlacementWindow` it is: the proof is in `docs/design/admission.md`.
 
     After a restart the gate is rebuilt from the weight version (`recover`), never from a counter
     that starts at zero beside a version that does not: the free slots are `B`, whatever the version.
@@ -54,16 +49,13 @@ class AdmissionGate:
         try_admit(2)                    -> [2, 6]       pending numbers are admitted again first
     """
 
-    def __init__(self, *, max_staleness: int, groups_per_step: int, lookahead: int | None = None) -> None:
-        lookahead = groups_per_step if lookahead is None else lookahead
-        if max_staleness < 0 or groups_per_step < 1 or lookahead < 0:
+    def __init__(self, *, max_staleness: int, groups_per_step: int) -> None:
+        if max_staleness < 0 or groups_per_step < 1:
             raise ValueError(
-                f"need max_staleness >= 0, groups_per_step >= 1 and lookahead >= 0; "
-                f"got {max_staleness}, {groups_per_step} and {lookahead}"
+                f"need max_staleness >= 0 and groups_per_step >= 1; got {max_staleness} and {groups_per_step}"
             )
         self.max_staleness = max_staleness
         self.groups_per_step = groups_per_step
-        self.lookahead = lookahead
         self.version = 0
         self.admitted = 0
         self.released: dict[str, int] = {"trained": 0, "filtered": 0, "dropped_stale": 0}
@@ -84,8 +76,7 @@ class AdmissionGate:
     @property
     def free(self) -> int:
         """Groups that `try_admit` would grant now."""
-        late = any(group.overtaken > self.lookahead for group in self._under_way.values() if not group.arrived)
-        return 0 if late else self.budget - self.occupied
+        return self.budget - self.occupied
 
     def try_admit(self, groups: int, now: float) -> list[int] | None:
         """Numbers for `groups` new groups, ascending (consecutive but after a restart); None while they do not fit.
@@ -125,13 +116,9 @@ class AdmissionGate:
 
     def release(self, groups: Iterable[int], outcome: str) -> int:
         """Free the slots of groups that ended with `outcome`; returns how many were under way."""
-        ended = sorted(group for group in set(groups) if self._under_way.pop(group, None) is not None)
-        self.released[outcome] += len(ended)
-        if outcome == "trained":
-            for group in self._under_way.values():
-                if not group.arrived:
-                    group.overtaken += len(ended) - bisect(ended, group.number)
-        return len(ended)
+        ended = sum(self._under_way.pop(group, None) is not None for group in set(groups))
+        self.released[outcome] += ended
+        return ended
 
     def set_version(self, version: int) -> None:
         """The trainer published weights `version`.

@@ -38,15 +38,18 @@ def to_columns(
             "group_index": Column.fixed(group_index),
             "sample_indices": Column.fixed([sample.index for sample in samples], np.int64),
             "truncated": Column.fixed([sample.status is SampleStatus.TRUNCATED for sample in samples], np.uint8),
-            "first_version": Column.fixed([_version(sample, 0) for sample in samples], np.int32),
-            "last_version": Column.fixed([_version(sample, -1) for sample in samples], np.int32),
+            "first_version": Column.fixed([min(_versions(sample)) for sample in samples], np.int32),
+            "last_version": Column.fixed([max(_versions(sample)) for sample in samples], np.int32),
         }
     )
 
 
-def _version(sample: Sample, position: int) -> int:
-    """Version of the first or last response token; -1 for an empty response."""
-    return sample.weight_versions[position].version if sample.weight_versions else -1
+def _versions(sample: Sample) -> list[int]:
+    """Weight versions of the response's segments; [-1] for an empty response.
+
+    The oldest need not be the first: a response may go on at an engine that lags behind.
+    """
+    return [span.version for span in sample.weight_versions] or [-1]
 
 
 def rollout_metrics(groups: Sequence[SampleGroup], reward_key: str | None) -> dict[str, float]:

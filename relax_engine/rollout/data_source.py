@@ -1,6 +1,6 @@
 """The order in which prompts are seen: epochs, shuffling, tokenisation and an exact resume.
 
-The order is a function of (file contents, seed, epoch) alone, so a position is three integers.
+The order is a function of (file contents, seed, epoch) alone, so a group is made again from its number.
 """
 
 from __future__ import annotations
@@ -56,12 +56,13 @@ class DataSettings:
 
 @dataclass(frozen=True, slots=True)
 class DataPosition:
-    """Where the source stands: groups handed out, counted from the start of the run."""
+    """Where the source stands: groups handed out, counted from the start of the run, except the `pending` ones."""
 
     epoch: int = 0
     offset: int = 0
     group_index: int = 0
     fingerprint: str = ""
+    pending: Sequence[int] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -71,8 +72,8 @@ class DataPosition:
 class PromptDataSource:
     """Hands out prompt groups in a reproducible order.
 
-    Invariant: after `group_index` groups of a data set with N rows, `epoch * N + offset ==
-    group_index`. Example, N = 3: take 2 -> (0, 2, 2); take 2 -> (1, 1, 4).
+    Group `g` of a data set with N rows is row `order(epoch)[offset]` with `epoch, offset = divmod(g, N)`.
+    Example, N = 3: after four groups the position is `(epoch 1, offset 1, group_index 4)`.
     """
 
     def __init__(self, settings: DataSettings, tokenizer: PreTrainedTokenizerBase, samples_per_group: int) -> None:
@@ -82,8 +83,9 @@ class PromptDataSource:
         wanted = [key for key in (settings.input_key, settings.label_key) if key]
         self._table: pa.Table = read_prompts(settings.prompt_data, columns=wanted)
         self.fingerprint = _fingerprint(self._table, settings)
-        self._position = DataPosition(fingerprint=self.fingerprint)
-        self._order = self._epoch_order(0)
+        self._next = 0
+        self._pending: list[int] = []
+        self._orders: dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -91,7 +93,12 @@ class PromptDataSource:
     @property
     def position(self) -> DataPosition:
         """The position after everything handed out so far."""
-        return self._position
+        return self.position_at(self._next, self._pending)
+
+    def position_at(self, group_index: int, pending: Sequence[int] = ()) -> DataPosition:
+        """The position that continues with the groups `pending` and then `group_index`, `group_index + 1`, ..."""
+        epoch, offset = divmod(group_index, len(self))
+        return DataPosition(epoch, offset, group_index, self.fingerprint, tuple(pending))
 
     def restore(self, position: dict[str, Any]) -> None:
         """Continue from a saved position.
@@ -106,22 +113,25 @@ class PromptDataSource:
                 f"(fingerprint {self.fingerprint[:12]}, saved {saved.fingerprint[:12]}): resume with the same rows, "
                 "keys, seed and --rollout-shuffle, or start a new run with another --save"
             )
-        self._position = saved
-        self._order = self._epoch_order(saved.epoch)
+        self._next = saved.group_index
+        self._pending = sorted(saved.pending)
 
     def get_groups(self, count: int) -> list[SampleGroup]:
         """The next `count` prompt groups, each with `samples_per_group` pending samples."""
-        return [self._next_group() for _ in range(count)]
+        numbers = self._pending[:count]
+        del self._pending[:count]
+        fresh = count - len(numbers)
+        numbers += range(self._next, self._next + fresh)
+        self._next += fresh
+        return [self._make_group(self._row(number), number) for number in numbers]
 
-    def _next_group(self) -> SampleGroup:
-        position = self._position
-        epoch, offset = position.epoch, position.offset
-        if offset == len(self):
-            epoch, offset = epoch + 1, 0
-            self._order = self._epoch_order(epoch)
-        group = self._make_group(int(self._order[offset]), position.group_index)
-        self._position = DataPosition(epoch, offset + 1, position.group_index + 1, self.fingerprint)
-        return group
+    def _row(self, group_index: int) -> int:
+        epoch, offset = divmod(group_index, len(self))
+        if epoch not in self._orders:
+            # Groups are handed out in order: no more than the previous epoch is needed again.
+            self._orders = {key: order for key, order in self._orders.items() if key == epoch - 1}
+            self._orders[epoch] = self._epoch_order(epoch)
+        return int(self._orders[epoch][offset])
 
     def _make_group(self, row: int, group_index: int) -> SampleGroup:
         settings = self.settings

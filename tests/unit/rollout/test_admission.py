@@ -44,48 +44,6 @@ def test_a_group_is_released_once():
     assert gate.try_admit(1, 0.0) == [4]
 
 
-def test_a_slow_group_is_overtaken_by_a_bounded_number():
-    gate = AdmissionGate(max_staleness=1, groups_per_step=2, lookahead=3)
-    slow, *rest = gate.try_admit(4, 0.0)
-    trained = []
-    while rest:
-        trained += rest
-        gate.release(rest, "trained")
-        rest = gate.try_admit(1, 0.0) or []
-    assert trained == [1, 2, 3, 4]  # with 4 > lookahead overtakers the gate is closed
-    assert gate.occupied == 1
-    gate.arrived([slow])
-    assert gate.free == gate.budget - 1
-
-
-def test_groups_in_number_order_overtake_nobody():
-    gate = AdmissionGate(max_staleness=3, groups_per_step=1, lookahead=0)
-    gate.try_admit(4, 0.0)
-    for number in range(100):
-        gate.release([number], "trained")
-        assert gate.try_admit(1, 0.0) == [number + 4]
-
-
-@pytest.mark.parametrize(("staleness", "per_step"), [(0, 1), (0, 8), (1, 4), (3, 5)])
-def test_lag_is_bounded_under_fifo_training_and_the_bound_is_reached(staleness, per_step):
-    rng = random.Random(staleness)
-    gate = AdmissionGate(max_staleness=staleness, groups_per_step=per_step)
-    version, worst = 0, 0
-    admitted_at: dict[int, int] = {}
-    for _ in range(3000):
-        if rng.random() < 0.8 and gate.free:
-            for number in gate.try_admit(rng.randint(1, gate.free), 0.0):
-                admitted_at[number] = version
-        batch = range(version * per_step, (version + 1) * per_step)
-        if all(number in admitted_at for number in batch) and rng.random() < 0.3:
-            worst = max(worst, *(version - admitted_at[number] for number in batch))
-            gate.release(batch, "trained")
-            version += 1
-            gate.set_version(version)
-        assert 0 <= gate.occupied <= gate.budget
-    assert worst == staleness
-
-
 def test_random_operations_keep_the_invariants():
     for seed in range(20):
         rng = random.Random(seed)

@@ -57,7 +57,7 @@ def test_the_position_counts_groups_over_epochs(make: Make) -> None:
         position = source.position
         assert position.group_index == taken
         assert position.epoch * ROWS + position.offset == taken
-        assert 1 <= position.offset <= ROWS
+        assert 0 <= position.offset < ROWS
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -73,6 +73,20 @@ def test_a_resume_at_every_position_continues_the_order(make: Make, shuffle: boo
         again.restore(resumed.position.to_dict())
         assert again.get_groups(2) == whole[taken + 1 : taken + 3]
         source.get_groups(1)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_groups_left_out_come_first_after_a_resume(make: Make, shuffle: bool) -> None:
+    """Groups of the previous epoch included; they are the very same groups."""
+    source = make(shuffle=shuffle)
+    whole = source.get_groups(2 * ROWS)
+    position = source.position_at(ROWS + 2, [ROWS - 2, ROWS + 1])
+    resumed = make(shuffle=shuffle)
+    resumed.restore(json.loads(json.dumps(position.to_dict())))
+    assert resumed.get_groups(1) == [whole[ROWS - 2]]
+    assert resumed.position == source.position_at(ROWS + 2, [ROWS + 1])
+    assert resumed.get_groups(3) == [whole[ROWS + 1], whole[ROWS + 2], whole[ROWS + 3]]
+    assert resumed.position == source.position_at(ROWS + 4)
 
 
 def test_three_resumes_within_epochs_follow_one_another(make: Make) -> None:

@@ -51,6 +51,13 @@ def test_names_types_and_layout() -> None:
     assert (batch["first_version"].values.tolist(), batch["last_version"].values.tolist()) == ([3, 3], [3, 5])
 
 
+def test_the_oldest_segment_counts_wherever_it_is() -> None:
+    """A response that goes on at an engine which lags behind."""
+    batch = columns([[sample(0, 0, 1.0, response=3, versions=(4, 3, 5)), sample(0, 1, 0.0)]])
+    assert batch["first_version"].values.tolist() == [3, 3]
+    assert batch["last_version"].values.tolist() == [5, 3]
+
+
 def test_an_empty_response_keeps_its_row() -> None:
     batch = columns([[sample(0, 0, 1.0), sample(0, 1, 0.0, response=0), sample(0, 2, 0.5)]])
     assert batch.num_rows == 3
