@@ -42,8 +42,8 @@ class PolicyLoss:
     """Loss of one algorithm: `policy - entropy_coef * entropy + kl_loss_coef * KL`.
 
     Which log-probs are the *old* ones is fixed when the loss is made: the column `log_probs`
-    (recomputed by the trainer), the engine's with `--use-rollout-logprobs`, or, in true on-policy
-    training, the current ones without gradient.
+    (recomputed by the trainer), the engine's with `--use-rollout-logprobs` and where the algorithm
+    compares with the sampling policy, or, in true on-policy training, the current ones without gradient.
 
     Attributes:
         columns: Columns that every call needs.
@@ -57,9 +57,9 @@ class PolicyLoss:
     @property
     def columns(self) -> tuple[str, ...]:
         names = ["loss_masks", "loss_weights", "advantages", "rollout_log_probs", *self.spec.loss_columns]
-        if not self.true_on_policy and not self.settings.use_rollout_logprobs:
+        if not self.true_on_policy and not self._old_is_rollout:
             names.append("log_probs")
-        if self.settings.kl_in_loss:
+        if self.settings.needs_reference:
             names.append("ref_log_probs")
         return tuple(names)
 
@@ -83,17 +83,9 @@ class PolicyLoss:
         def column(name: str) -> Tensor:
             return inputs.columns[name].masked_fill(masked, 0.0)
 
-        current = log_probs.masked_fill(masked, 0.0)
+        terms = self._terms(log_probs, inputs)
+        current, old = terms.log_probs, terms.old_log_probs
         rollout = column("rollout_log_probs")
-        old = self._old_log_probs(current, rollout, column)
-        terms = PolicyTerms(
-            log_probs=current,
-            old_log_probs=old,
-            advantages=column("advantages"),
-            mask=~masked,
-            offsets=inputs.offsets,
-            columns=inputs.columns,
-        )
         policy = self.spec.policy_loss(terms, settings)
         per_token = policy.per_token
         token_metrics = dict(policy.metrics)
@@ -117,6 +109,8 @@ class PolicyLoss:
             )
             per_token = per_token + settings.kl_loss_coef * kl
             token_metrics["kl_loss"] = kl
+        if settings.kl_in_reward:
+            token_metrics["kl_reward"] = kl_penalty(old, column("ref_log_probs"), settings.kl_loss_type)
         if self.needs_entropy:
             if entropy is None:
                 raise ValueError(f"--entropy-coef {settings.entropy_coef} needs the entropy of each token")
@@ -134,10 +128,27 @@ class PolicyLoss:
         metrics["ratio/max"] = _max(ratio * ~masked)
         return loss, metrics
 
-    def _old_log_probs(self, current: Tensor, rollout: Tensor, column: Callable[[str], Tensor]) -> Tensor:
-        if self.settings.use_rollout_logprobs:
-            return rollout
-        return current.detach() if self.true_on_policy else column("log_probs")
+    @property
+    def _old_is_rollout(self) -> bool:
+        return self.settings.use_rollout_logprobs or self.spec.ratio_to_behaviour
+
+    def _terms(self, log_probs: Tensor, inputs: LossInputs) -> PolicyTerms:
+        masked = inputs.columns["loss_masks"] == 0
+        current = log_probs.masked_fill(masked, 0.0)
+        if self._old_is_rollout:
+            old = inputs.columns["rollout_log_probs"].masked_fill(masked, 0.0)
+        elif self.true_on_policy:
+            old = current.detach()
+        else:
+            old = inputs.columns["log_probs"].masked_fill(masked, 0.0)
+        return PolicyTerms(
+            log_probs=current,
+            old_log_probs=old,
+            advantages=inputs.columns["advantages"].masked_fill(masked, 0.0),
+            mask=~masked,
+            offsets=inputs.offsets,
+            columns=inputs.columns,
+        )
 
 
 def make_policy_loss(settings: AlgorithmSettings, *, true_on_policy: bool = False) -> PolicyLoss:

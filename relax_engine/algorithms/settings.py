@@ -26,12 +26,20 @@ class AlgorithmSettings:
     eps_clip: float = 0.2
     eps_clip_high: float | None = None
     eps_clip_c: float | None = None
+    value_clip: float = 0.2
+    sapo_tau_pos: float = 1.0
+    sapo_tau_neg: float = 1.05
+    m2po_kl2_budget: float = 0.01
+    m2po_miniclip_low: float = 0.3
+    m2po_miniclip_high: float = 0.5
     kl_coef: float = 0.0
     use_kl_loss: bool = False
     kl_loss_coef: float = 0.0
     kl_loss_type: KlType = "k1"
     use_unbiased_kl: bool = False
     entropy_coef: float = 0.0
+    gamma: float = 1.0
+    lambd: float = 1.0
     normalize_advantages: bool = False
     disable_rewards_normalization: bool = False
     disable_grpo_std_normalization: bool = False
@@ -64,6 +72,24 @@ class AlgorithmSettings:
         return "token_mean" if self.calculate_per_token_loss else "sample_mean"
 
     @property
+    def kl_in_reward(self) -> bool:
+        """Whether a KL penalty enters the rewards or advantages, which needs reference log-probs."""
+        return self.kl_coef != 0.0
+
+    @property
     def kl_in_loss(self) -> bool:
         """Whether the loss has a KL term, hence whether reference log-probs are needed for it."""
         return self.use_kl_loss and self.kl_loss_coef != 0.0
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether log-probs of the reference model are needed at all."""
+        return self.kl_in_loss or self.kl_in_reward
+
+    def old_column(self, *, true_on_policy: bool) -> str:
+        """The column that holds the old policy's log-probs when advantages are computed.
+
+        The engine's where they are taken for the trainer's own (`use_rollout_logprobs`) or are the
+        same by construction (`true_on_policy`), else the ones that the trainer recomputed.
+        """
+        return "rollout_log_probs" if self.use_rollout_logprobs or true_on_policy else "log_probs"

@@ -77,7 +77,7 @@ class Actor(Role):
         self.group = TrainGroup(
             self.config, self.context.slots, role=self.role, trainable=True, timeout_s=args.wait_timeout
         )
-        needs_reference = self.colocate and self.algorithm.kl_in_loss and not self.supervised
+        needs_reference = self.colocate and self.algorithm.needs_reference and not self.supervised
         if needs_reference or not self.context.resume_from:
             load_weights(self.group, args.ref_load)
         if needs_reference:
@@ -184,7 +184,7 @@ class Actor(Role):
         args = self.args
         budget = args.log_probs_max_tokens_per_gpu or _FORWARD_BUDGET
         added: dict[str, Column] = {}
-        wanted = self._loss_columns()
+        wanted = self._needed_columns()
         for column, weights in (("log_probs", None), ("ref_log_probs", "reference")):
             if column in wanted:
                 with self.phase(column):
@@ -196,10 +196,14 @@ class Actor(Role):
             self._step_metrics[LOG_PROB_GAP] = float(gap.max(initial=0.0))
         return batch.with_columns(**added)
 
-    def _loss_columns(self) -> Sequence[str]:
+    def _needed_columns(self) -> set[str]:
+        """What advantages and loss read."""
+        from relax_engine.algorithms.batch import needed_columns
         from relax_engine.algorithms.objective import make_policy_loss
 
-        return make_policy_loss(self.algorithm, true_on_policy=trains_on_policy(self.config)).columns
+        on_policy = trains_on_policy(self.config)
+        loss = make_policy_loss(self.algorithm, true_on_policy=on_policy)
+        return {*loss.columns, *needed_columns(self.spec, self.algorithm, true_on_policy=on_policy)}
 
     def _with_advantages(self, batch: ColumnBatch) -> ColumnBatch:
         if self.supervised:

@@ -11,7 +11,7 @@ from ray import serve
 from relax_engine.algorithms import registry
 from relax_engine.algorithms.batch import training_columns
 from relax_engine.algorithms.settings import AlgorithmSettings
-from relax_engine.components.mode import ROLLOUT_COLUMNS, forward_columns, steps_per_rollout
+from relax_engine.components.mode import ROLLOUT_COLUMNS, forward_columns, steps_per_rollout, trains_on_policy
 from relax_engine.components.role import Role, ingress
 from relax_engine.config import RunConfig
 from relax_engine.stream.columns import Column, ColumnBatch
@@ -26,6 +26,7 @@ def advantage_columns(batch: ColumnBatch, config: RunConfig) -> dict[str, Column
         settings,
         {name: column.values for name, column in batch.items() if name != "tokens"},
         masks.offsets,
+        true_on_policy=trains_on_policy(config),
     )
     return {name: Column(tensor.numpy(), masks.offsets) for name, tensor in tensors.items()}
 

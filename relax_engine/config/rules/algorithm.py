@@ -110,18 +110,39 @@ def group_of_one(config: RunConfig, report: Reporter) -> Findings:
 
 
 @rule
-def discounts_need_token_returns(config: RunConfig, report: Reporter) -> Findings:
-    """gamma and lambda act on per-token returns only."""
+def flags_of_other_algorithms(config: RunConfig, report: Reporter) -> Findings:
+    """A flag that only some algorithms read is given to one that does not."""
     from relax_engine.algorithms.registry import get, names
+    from relax_engine.config.fields import all_fields
 
-    given = config.explicit()
-    unused = [name for name in ("gamma", "lambd") if given.get(name, 1.0) != 1.0]
     estimator = config.algorithm.advantage_estimator
-    if unused and estimator in names() and not get(estimator).uses_discount:
+    if config.algorithm.loss_type != "policy_loss" or estimator not in names():
+        return
+    read = get(estimator).flags
+    if read is None:
+        return
+    readers: dict[str, list[str]] = {}
+    for name in names():
+        for flag in get(name).flags or ():
+            readers.setdefault(flag, []).append(name)
+    given = config.explicit()
+    for flag in sorted(readers.keys() & given.keys() - set(read)):
+        if given[flag] != all_fields()[flag].default:
+            yield report.warning(
+                f"{flag} advantage_estimator",
+                f"without effect: read by {', '.join(readers[flag])}",
+                "leave it out",
+            )
+
+
+@rule
+def kl_in_the_reward_is_k1(config: RunConfig, report: Reporter) -> Findings:
+    """As a reward, only k1 has the KL divergence's policy gradient."""
+    if config.algorithm.kl_coef != 0 and config.algorithm.kl_loss_type != "k1":
         yield report.warning(
-            " ".join([*unused, "advantage_estimator"]),
-            "without effect: the reward of a response is one number for all of its tokens",
-            "leave it out",
+            "kl_coef kl_loss_type",
+            "as a reward this estimator's policy gradient is not that of the KL divergence",
+            "--kl-loss-type k1",
         )
 
 

@@ -25,6 +25,24 @@ class Algorithm(Section):
     eps_clip_c: float | None = flag(None, gt=1)
     """Dual clip: for negative advantages the loss is at most `-c * A`. Default: off."""
 
+    value_clip: float = flag(0.2, gt=0)
+    """Largest distance of the critic's value from the value it had when the returns were computed."""
+
+    sapo_tau_pos: float = flag(1.0, gt=0)
+    """SAPO: how fast the gate closes for positive advantages."""
+
+    sapo_tau_neg: float = flag(1.05, gt=0)
+    """SAPO: how fast the gate closes for negative advantages."""
+
+    m2po_kl2_budget: float = flag(0.01, gt=0)
+    """M2PO: largest mean square of the log-ratio over the tokens that have moved with their advantage."""
+
+    m2po_miniclip_low: float = flag(0.3, ge=0, le=1)
+    """M2PO: the lower clip bound is at least this far from one."""
+
+    m2po_miniclip_high: float = flag(0.5, ge=0)
+    """M2PO: the upper clip bound is at least this far from one."""
+
     kl_coef: float = flag(0.0, ge=0)
     """Coefficient of the KL penalty inside the reward; excludes `--kl-loss-coef`."""
 

@@ -1,6 +1,6 @@
 """Numbers that other projects' own functions gave, and helpers to feed them to ours.
 
-`peer_cases.json` has one case per line: `id`, `peer`, `fn` (the function that was run), `inputs` and
+`peer_cases*.json` have one case per line: `id`, `peer`, `fn` (the function that was run), `inputs` and
 `expected`. Sources: verl 0.8.0.dev (commit b178a3cd5), slime (commit 624b824a8), TRL 1.16.0.
 """
 
@@ -20,8 +20,8 @@ Case = dict[str, Any]
 
 @cache
 def _all_cases() -> tuple[Case, ...]:
-    lines = Path(__file__).with_name("peer_cases.json").read_text().splitlines()
-    return tuple(json.loads(line) for line in lines)
+    files = sorted(Path(__file__).parent.glob("peer_cases*.json"))
+    return tuple(json.loads(line) for file in files for line in file.read_text().splitlines())
 
 
 def cases(peer: str, algo: str) -> pytest.MarkDecorator:
