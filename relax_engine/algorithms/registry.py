@@ -12,17 +12,7 @@ import importlib
 
 from relax_engine.algorithms.spec import AlgorithmSpec
 
-BUILTIN: tuple[str, ...] = (
-    "cispo",
-    "grpo",
-    "gspo",
-    "m2po",
-    "ppo",
-    "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline",
-    "rloo",
-    "sapo",
-)
+BUILTIN: tuple[str, ...] = ("grpo",)
 
 _registered: dict[str, AlgorithmSpec] = {}
 
