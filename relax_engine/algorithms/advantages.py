@@ -18,13 +18,18 @@ WHITEN_EPSILON = 1e-8
 
 
 def broadcast(inputs: AdvantageInputs, settings: AlgorithmSettings) -> dict[str, Tensor]:
-    """`A_t = r` for every response token of a row; returns equal advantages.
+    """`A_t = r - kl_coef KL_t` for every unmasked token of a row; returns equal advantages.
+
+    The penalty of a token acts on that token alone, as a KL term in the loss does: with k1 its
+    policy gradient is that of `--use-kl-loss --kl-loss-type k2` where old and current policy agree.
 
     Returns:
         `advantages` and `returns`, f32 `[R]`, 0 where masked.
     """
     lengths = inputs.offsets.diff()
     advantages = inputs.rewards.repeat_interleave(lengths, output_size=inputs.mask.numel()) * inputs.mask
+    if inputs.kl_penalty is not None:
+        advantages = advantages - inputs.kl_penalty
     return {"advantages": advantages, "returns": advantages}
 
 

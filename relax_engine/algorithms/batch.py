@@ -13,13 +13,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relax_engine.algorithms.advantages import whiten
-from relax_engine.algorithms.corrections.weights import batch_mean_weight, importance_correction
-from relax_engine.algorithms.reduction import BatchTotals, loss_weights, reducer_scale, row_ids
+from relax_engine.algorithms.kl import kl_penalty
+from relax_engine.algorithms.reduction import BatchTotals, loss_weights, row_ids
 from relax_engine.algorithms.settings import AlgorithmSettings
-from relax_engine.algorithms.spec import AdvantageInputs, AlgorithmSpec
+from relax_engine.algorithms.spec import AdvantageInputs, AlgorithmSpec, PolicyTerms
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def needed_columns(
+    spec: AlgorithmSpec, settings: AlgorithmSettings, *, true_on_policy: bool = False
+) -> tuple[str, ...]:
+    """Columns that `training_columns` needs: those of the algorithm, of its batch stage, of a KL in the reward."""
+    needed = ["rewards", "loss_masks", *spec.advantage_columns]
+    if spec.batch_stage is not None:
+        needed += ["log_probs", "rollout_log_probs"]
+    if settings.kl_in_reward:
+        needed += ["ref_log_probs", settings.old_column(true_on_policy=true_on_policy)]
+    return tuple(dict.fromkeys(needed))
 
 
 def training_columns(
@@ -28,6 +40,7 @@ def training_columns(
     columns: Mapping[str, Any],
     offsets: Any,
     *,
+    true_on_policy: bool = False,
     totals: BatchTotals | None = None,
 ) -> dict[str, Tensor]:
     """Per-token columns that the policy loss needs, for the rows of one optimizer step.
@@ -40,8 +53,9 @@ def training_columns(
         settings: Its flags.
         columns: NumPy arrays or tensors: `rewards` `[rows]` (after `normalize_rewards`),
             `loss_masks` `[R]`, `sample_indices` `[rows]` (optional), `raw_reward` `[rows]`
-            (optional), and what `spec.advantage_columns` names.
+            (optional), and what `needed_columns` names.
         offsets: int64 `[rows + 1]`, response boundaries.
+        true_on_policy: The weights are still those that sampled the batch (see `make_policy_loss`).
         totals: Size of the global batch when the rows are only a part of it. Not enough for
             `normalize_advantages`, which needs the whole batch.
 
@@ -52,14 +66,9 @@ def training_columns(
         KeyError: a needed column is missing.
         ValueError: lengths do not match, or whitening a part of a batch.
     """
-    if totals is not None and (settings.normalize_advantages or settings.tis_batch_normalize):
-        raise ValueError(
-            "--normalize-advantages and --tis-batch-normalize need the whole global batch, not a part of it with its "
-            "totals"
-        )
-    needed = {"rewards", "loss_masks", *spec.advantage_columns}
-    if settings.tis_batch_normalize:
-        needed |= {"log_probs", "rollout_log_probs"}
+    if settings.normalize_advantages and totals is not None:
+        raise ValueError("--normalize-advantages needs the whole global batch, not a part of it with its totals")
+    needed = set(needed_columns(spec, settings, true_on_policy=true_on_policy))
     missing = sorted(needed - columns.keys())
     if missing:
         raise KeyError(f"{spec.name} needs the columns {missing}; there are {sorted(columns)}")
@@ -77,10 +86,18 @@ def training_columns(
     if "raw_reward" in tensors:
         excluded = excluded | ~tensors["raw_reward"].isfinite()
     mask = mask & ~excluded[row_ids(bounds)]
-    inputs = AdvantageInputs(rewards.masked_fill(excluded, 0.0), mask, bounds, tensors)
+    penalty = None
+    if settings.kl_in_reward:
+        old = tensors[settings.old_column(true_on_policy=true_on_policy)]
+        estimate = kl_penalty(old, tensors["ref_log_probs"], settings.kl_loss_type)
+        penalty = (settings.kl_coef * estimate).masked_fill(~mask, 0.0)
+    inputs = AdvantageInputs(rewards.masked_fill(excluded, 0.0), mask, bounds, penalty, tensors)
     result = dict(spec.advantage(inputs, settings))
     if settings.normalize_advantages:
         result["advantages"] = whiten(result["advantages"], mask)
+    if spec.batch_stage is not None:
+        new, old = (tensors[name].masked_fill(~mask, 0.0) for name in ("log_probs", "rollout_log_probs"))
+        result |= spec.batch_stage(PolicyTerms(new, old, result["advantages"], mask, bounds, tensors), settings)
     result["loss_weights"] = loss_weights(
         mask,
         bounds,
@@ -90,30 +107,6 @@ def training_columns(
         constant_length=settings.loss_constant_length,
         totals=totals,
     )
-    return result | _correction_columns(settings, tensors, mask, bounds, excluded, totals)
-
-
-def _correction_columns(
-    settings: AlgorithmSettings,
-    tensors: Mapping[str, Tensor],
-    mask: Tensor,
-    offsets: Tensor,
-    excluded: Tensor,
-    totals: BatchTotals | None,
-) -> dict[str, Tensor]:
-    """What corrections and hooks in the loss must know of the whole batch: one value each, repeated over `[R]`."""
-    import torch
-
-    result: dict[str, Tensor] = {}
-    if settings.tis_batch_normalize:
-        correction = importance_correction(tensors["log_probs"], tensors["rollout_log_probs"], mask, offsets, settings)
-        mean = batch_mean_weight(correction.weights, mask, offsets, settings)
-        result["tis_mean"] = mean.expand(mask.shape).contiguous()
-    if settings.custom_pg_loss_reducer_function_path is not None:
-        samples = tensors.get("sample_indices", torch.arange(offsets.numel() - 1))
-        result["reducer_scale"] = reducer_scale(
-            mask, samples, excluded, per_token=settings.calculate_per_token_loss, totals=totals
-        )
     return result
 
 

@@ -29,14 +29,14 @@ def violations(spec: AlgorithmSpec, config: Any) -> list[Violation]:
     `config` is any object whose attributes are flag field names; missing ones count as unset.
     """
     found = []
-    for rule in (*_declared(spec), *spec.constraints):
+    for rule in (*_declared(spec, config), *spec.constraints):
         value = getattr(config, rule.field, rule.default)
         if not rule.holds(value):
             found.append(Violation(rule.field, value, f"{spec.name} {rule.reason}", rule.fix))
     return found
 
 
-def _declared(spec: AlgorithmSpec) -> Iterator[Constraint]:
+def _declared(spec: AlgorithmSpec, config: Any) -> Iterator[Constraint]:
     """The rules that the spec's attributes stand for."""
     yield Constraint(
         field="n_samples_per_prompt",
@@ -49,7 +49,7 @@ def _declared(spec: AlgorithmSpec) -> Iterator[Constraint]:
         yield Constraint(
             field="kl_coef",
             holds=lambda coefficient: coefficient == 0.0,
-            reason="has no per-token reward for a KL penalty to enter, so the coefficient would be ignored",
+            reason=spec.why_no_kl_coef,
             fix="use --use-kl-loss with --kl-loss-coef",
             default=0.0,
         )
@@ -62,8 +62,8 @@ def _declared(spec: AlgorithmSpec) -> Iterator[Constraint]:
             default=0,
         )
         yield _off("partial_rollout", "needs responses of one weight version")
-    if spec.requires_per_token_loss:
-        yield _on("calculate_per_token_loss", "is a mean over all tokens of the batch")
+    if spec.requires_token_sums and getattr(config, "loss_constant_length", None) is None:
+        yield _on("calculate_per_token_loss", "counts every token the same, whatever the length of its response")
     if spec.requires_rewards_normalization:
         yield _off("disable_rewards_normalization", "is defined by its reward normalisation")
     if spec.normalize_advantages == "required":

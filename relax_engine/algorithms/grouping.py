@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from relax_engine.algorithms.settings import AlgorithmSettings
+
 STD_EPSILON = 1e-6
+GROUP_FLAGS = ("disable_rewards_normalization", "disable_grpo_std_normalization")
+"""Flags that `group_normalize` and the stage before it read."""
 
 
 def group_mean(rewards: np.ndarray, group_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -25,6 +29,11 @@ def group_mean(rewards: np.ndarray, group_ids: np.ndarray) -> tuple[np.ndarray, 
     size = np.bincount(inverse)
     mean = np.bincount(inverse, weights=rewards) / size
     return mean[inverse], size[inverse].astype(np.float64)
+
+
+def unchanged(rewards: np.ndarray, group_ids: np.ndarray, settings: AlgorithmSettings) -> np.ndarray:
+    """The rewards themselves: the reward stage of algorithms whose baseline is not the group's."""
+    return rewards
 
 
 def center(rewards: np.ndarray, group_ids: np.ndarray) -> np.ndarray:
@@ -46,3 +55,9 @@ def standardize(rewards: np.ndarray, group_ids: np.ndarray) -> np.ndarray:
     mean_square, size = group_mean(centered**2, group_ids)
     std = np.sqrt(mean_square * size / np.maximum(size - 1.0, 1.0))
     return centered / (std + STD_EPSILON)
+
+
+def group_normalize(rewards: np.ndarray, group_ids: np.ndarray, settings: AlgorithmSettings) -> np.ndarray:
+    """The reward stage of GRPO and its relatives: `standardize`, or `center` without std normalisation."""
+    stage = center if settings.disable_grpo_std_normalization else standardize
+    return stage(rewards, group_ids)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LOG_RATIO_BOUND = 20.0
+CLIP_FLAGS = ("eps_clip", "eps_clip_high", "eps_clip_c")
+"""Flags that `clipped_loss` reads."""
 
 
 def importance_ratio(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
@@ -23,7 +25,12 @@ def importance_ratio(log_probs: Tensor, old_log_probs: Tensor) -> Tensor:
 
 
 def ppo_clip(
-    ratio: Tensor, advantages: Tensor, *, eps_low: float, eps_high: float, eps_c: float | None = None
+    ratio: Tensor,
+    advantages: Tensor,
+    *,
+    eps_low: float | Tensor,
+    eps_high: float | Tensor,
+    eps_c: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The clipped surrogate, as a loss per token.
 
@@ -34,8 +41,8 @@ def ppo_clip(
     Args:
         ratio: Any shape, with gradient.
         advantages: Same shape.
-        eps_low: Distance of the lower bound from one.
-        eps_high: Distance of the upper bound from one.
+        eps_low: Distance of the lower bound from one; a number, or one per token.
+        eps_high: Distance of the upper bound from one; a number, or one per token.
         eps_c: Dual clip constant, > 1; None for no dual clip.
 
     Returns:
@@ -47,20 +54,22 @@ def ppo_clip(
     if eps_c is not None and eps_c <= 1.0:
         raise ValueError(f"--eps-clip-c {eps_c}: the dual clip constant must be greater than 1")
     unclipped = -ratio * advantages
-    clipped = -ratio.clamp(1.0 - eps_low, 1.0 + eps_high) * advantages
+    one = ratio.new_tensor(1.0)
+    clipped = -ratio.clamp(one - eps_low, one + eps_high) * advantages
     loss = unclipped.maximum(clipped)
     if eps_c is not None:
         loss = loss.minimum(-eps_c * advantages).where(advantages < 0, loss)
     return loss, (clipped > unclipped).to(ratio.dtype)
 
 
-def token_ppo_loss(terms: PolicyTerms, settings: AlgorithmSettings) -> TokenLoss:
-    """PPO clip on the per-token ratio, with the bounds of `--eps-clip`, `-high` and `-c`."""
+def clipped_loss(ratio: Tensor, advantages: Tensor, settings: AlgorithmSettings) -> TokenLoss:
+    """PPO clip on any ratio `[R]`, with the bounds of `--eps-clip`, `-high` and `-c`."""
     loss, clipped = ppo_clip(
-        importance_ratio(terms.log_probs, terms.old_log_probs),
-        terms.advantages,
-        eps_low=settings.eps_clip,
-        eps_high=settings.clip_high,
-        eps_c=settings.eps_clip_c,
+        ratio, advantages, eps_low=settings.eps_clip, eps_high=settings.clip_high, eps_c=settings.eps_clip_c
     )
     return TokenLoss(loss, {"pg_clipfrac": clipped})
+
+
+def token_ppo_loss(terms: PolicyTerms, settings: AlgorithmSettings) -> TokenLoss:
+    """PPO clip on the per-token ratio."""
+    return clipped_loss(importance_ratio(terms.log_probs, terms.old_log_probs), terms.advantages, settings)

@@ -12,7 +12,17 @@ import importlib
 
 from relax_engine.algorithms.spec import AlgorithmSpec
 
-BUILTIN: tuple[str, ...] = ("grpo",)
+BUILTIN: tuple[str, ...] = (
+    "cispo",
+    "grpo",
+    "gspo",
+    "m2po",
+    "ppo",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "rloo",
+    "sapo",
+)
 
 _registered: dict[str, AlgorithmSpec] = {}
 

@@ -6,6 +6,8 @@ What does not: scoring (`relax_engine.rewards`) and group statistics (`grouping`
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,7 +16,7 @@ from relax_engine.algorithms.spec import AlgorithmSpec
 
 
 def normalize_rewards(
-    spec: AlgorithmSpec, rewards: npt.ArrayLike, group_ids: npt.ArrayLike, settings: AlgorithmSettings
+    spec: AlgorithmSpec, rewards: npt.ArrayLike, group_ids: npt.ArrayLike, config: Any = None
 ) -> np.ndarray:
     """The algorithm's reward stage over whole groups, in any order and of any sizes.
 
@@ -25,7 +27,8 @@ def normalize_rewards(
         spec: The algorithm.
         rewards: `[rows]`.
         group_ids: `[rows]`; rows of one prompt share an id.
-        settings: Reads `disable_rewards_normalization` and what the stage itself reads.
+        config: Flags, as any object with their field names: `disable_rewards_normalization` and what the
+            stage itself reads.
 
     Returns:
         f32 `[rows]`, finite.
@@ -37,6 +40,7 @@ def normalize_rewards(
     ids = np.asarray(group_ids)
     if values.shape != ids.shape or values.ndim != 1:
         raise ValueError(f"need one group id per reward, got rewards {values.shape} and group ids {ids.shape}")
+    settings = AlgorithmSettings.from_config(config)
     keep = ~excluded_rows(values)
     result = np.zeros(len(values), np.float64)
     if settings.disable_rewards_normalization:

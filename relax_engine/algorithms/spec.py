@@ -1,4 +1,4 @@
-"""What an algorithm is: three pure functions and the constraints under which they hold.
+"""What an algorithm is: a few pure functions and the constraints under which they hold.
 
 What lives here: the types that an algorithm file fills in. What does not: the table of names
 (`registry`) and the rules that act on the constraints (`constraints`). Importing this module, or
@@ -8,7 +8,7 @@ an algorithm file, does not import torch: the configuration reads constraints wi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,12 +24,14 @@ class AdvantageInputs:
     """One global batch in the compact response layout.
 
     `rewards` f32 `[rows]` (after the reward stage, excluded rows 0), `mask` bool `[R]`, `offsets`
-    int64 `[rows + 1]`, and `columns` with whatever else `AlgorithmSpec.advantage_columns` names.
+    int64 `[rows + 1]`, `kl_penalty` f32 `[R]` (`kl_coef` times the KL estimate, 0 where masked; None
+    without `--kl-coef`), and `columns` with whatever else `AlgorithmSpec.advantage_columns` names.
     """
 
     rewards: Tensor
     mask: Tensor
     offsets: Tensor
+    kl_penalty: Tensor | None
     columns: Mapping[str, Tensor]
 
 
@@ -65,6 +67,9 @@ AdvantageFn = Callable[[AdvantageInputs, AlgorithmSettings], "dict[str, Tensor]"
 
 PolicyLossFn = Callable[[PolicyTerms, AlgorithmSettings], TokenLoss]
 
+BatchStage = Callable[[PolicyTerms, AlgorithmSettings], "dict[str, Tensor]"]
+"""Sees the whole global batch, the trainer's log-probs against the engine's, and returns columns `[R]` for the loss."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
@@ -95,18 +100,24 @@ class AlgorithmSpec:
         reward_stage: Group-level processing of scalar rewards.
         advantage: Rewards (and values, KL) to per-token advantages, on the global batch.
         policy_loss: Per-token loss before importance correction, reduction, KL and entropy.
+        batch_stage: What the loss needs to know of the whole batch before it is split; called once per
+            optimizer step, when its advantages are final.
         advantage_columns: Columns `advantage` needs beside rewards and masks.
-        loss_columns: Columns made by `advantage` that `policy_loss` needs beside the standard ones.
+        loss_columns: Columns made by `advantage` or `batch_stage` that `policy_loss` needs beside the
+            standard ones.
         kl_level: Whether the ratio is taken per token or per sequence.
+        ratio_to_behaviour: The old policy of the ratio is always the one that sampled (`rollout_log_probs`).
         needs_critic: Needs values from a critic role.
         forbids_stale: The objective is only right for data of the current weights.
         needs_whole_groups: Normalisation compares samples of a group, so groups must stay whole.
         min_group_size: Fewest samples per prompt for which the algorithm is defined.
-        uses_discount: Reads `--gamma` (and `--lambd` with a critic); others have no per-token returns.
-        accepts_kl_coef: Whether `--kl-coef` (KL inside the reward) has a place in the advantage.
-        requires_per_token_loss: Only defined with `--calculate-per-token-loss`.
+        accepts_kl_coef: Whether `advantage` takes up `AdvantageInputs.kl_penalty` (`--kl-coef`).
+        why_no_kl_coef: Otherwise, why not; reads after the algorithm's name.
+        requires_token_sums: Needs `--calculate-per-token-loss` or `--loss-constant-length`.
         requires_rewards_normalization: Refuses `--disable-rewards-normalization`.
         normalize_advantages: Whether `--normalize-advantages` is allowed, required or forbidden.
+        flags: Field names of the flags that only some algorithms read and this one does; None if
+            unknown. The configuration warns of the others.
         constraints: Further requirements on single flags.
     """
 
@@ -115,16 +126,19 @@ class AlgorithmSpec:
     reward_stage: RewardStage
     advantage: AdvantageFn
     policy_loss: PolicyLossFn
+    batch_stage: BatchStage | None = None
     advantage_columns: tuple[str, ...] = ()
     loss_columns: tuple[str, ...] = ()
     kl_level: Literal["token", "sequence"] = "token"
+    ratio_to_behaviour: bool = False
     needs_critic: bool = False
     forbids_stale: bool = False
     needs_whole_groups: bool = False
     min_group_size: int = 1
-    uses_discount: bool = False
     accepts_kl_coef: bool = False
-    requires_per_token_loss: bool = False
+    why_no_kl_coef: str = "has no per-token reward for a KL penalty to enter, so the coefficient would be ignored"
+    requires_token_sums: bool = False
     requires_rewards_normalization: bool = False
     normalize_advantages: Literal["allowed", "required", "forbidden"] = "allowed"
-    constraints: tuple[Constraint, ...] = field(default=())
+    flags: tuple[str, ...] | None = None
+    constraints: tuple[Constraint, ...] = ()

@@ -31,13 +31,6 @@ def trains_on_policy(config: RunConfig) -> bool:
     return config.staleness_bound == 0 and steps_per_rollout(config) == 1
 
 
-def old_is_current(config: RunConfig) -> bool:
-    """Whether the old policy of the loss is the current one without gradient: the weights do not change between the
-    sampling and the step, or, with `--use-decoupled-ppo`, between the start of the step and its only update."""
-    decoupled = config.flat.use_decoupled_ppo and steps_per_rollout(config) == 1
-    return trains_on_policy(config) or decoupled
-
-
 def forward_columns(config: RunConfig) -> dict[str, str]:
     """The run's forward-only roles, and the column that each adds to every row."""
     return {role: LOG_PROB_COLUMNS[role] for role in required_roles(config) if role in LOG_PROB_COLUMNS}

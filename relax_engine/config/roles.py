@@ -17,14 +17,22 @@ def uses_reference(config: RunConfig) -> bool:
     return (objective.use_kl_loss and objective.kl_loss_coef != 0) or objective.kl_coef != 0
 
 
+def compares_policies(config: RunConfig) -> bool:
+    """Whether the algorithm looks at the trainer's log-probs beside the engine's over the whole batch."""
+    from relax_engine.algorithms.registry import get, names
+
+    name = config.algorithm.advantage_estimator
+    return name in names() and get(name).batch_stage is not None
+
+
 def required_roles(config: RunConfig) -> tuple[str, ...]:
     """The roles that run, in the order in which samples pass them.
 
     Supervised training has a producer of rows and the actor. Colocate has rollout and actor, and the actor computes
     everything else in process. Fully async adds the advantages role, a reference where a KL term is used, and
     actor_fwd where the old policy's log-probs have to be computed: not when the engine's are taken for them
-    (`use_rollout_logprobs`), not when old and current policy are the same (no staleness, one step per rollout), and not
-    when the old policy is the actor's own at the start of its step (`use_decoupled_ppo`).
+    (`use_rollout_logprobs`), and not when old and current policy are the same (no staleness, one step per rollout),
+    unless the algorithm compares both policies over the whole batch.
     """
     if config.algorithm.loss_type == "sft":
         return ("sft", "actor")
@@ -32,8 +40,7 @@ def required_roles(config: RunConfig) -> tuple[str, ...]:
         return ("rollout", "actor")
     roles = ["rollout"]
     on_policy = config.staleness_bound == 0 and config.data.num_steps_per_rollout == 1
-    elsewhere = config.algorithm.use_rollout_logprobs or config.algorithm.use_decoupled_ppo
-    if not elsewhere and not on_policy:
+    if (not config.algorithm.use_rollout_logprobs and not on_policy) or compares_policies(config):
         roles.append("actor_fwd")
     if uses_reference(config):
         roles.append("reference")

@@ -60,15 +60,24 @@ def kl_loss_is_used(config: RunConfig, report: Reporter) -> Findings:
 
 @rule
 def one_behaviour_policy(config: RunConfig, report: Reporter) -> Findings:
-    """Importance weights compare two policies that --use-rollout-logprobs makes one."""
+    """Truncated importance sampling compares two policies that --use-rollout-logprobs makes one."""
+    if config.algorithm.use_tis and config.algorithm.use_rollout_logprobs:
+        yield report.error(
+            "use_tis use_rollout_logprobs",
+            "with the engine's log-probs as the old policy every importance weight is 1",
+            "remove one of the two flags",
+        )
+
+
+@rule
+def tis_range(config: RunConfig, report: Reporter) -> Findings:
+    """The clamp of the importance weight is a range, and is used."""
     settings = config.algorithm
-    for name in ("use_tis", "use_decoupled_ppo", "custom_tis_function_path"):
-        if getattr(settings, name) and settings.use_rollout_logprobs:
-            yield report.error(
-                f"{name} use_rollout_logprobs",
-                "with the engine's log-probs as the old policy every importance weight is 1",
-                "remove one of the two flags",
-            )
+    if settings.tis_clip_low > settings.tis_clip:
+        yield report.error("tis_clip_low tis_clip", "the lower clamp lies above the upper one", "--tis-clip-low 0")
+    given = [name for name in ("tis_clip", "tis_clip_low") if name in config.explicit()]
+    if given and not settings.use_tis:
+        yield report.warning(f"{' '.join(given)} use_tis", "without effect", "add --use-tis")
 
 
 @rule
@@ -101,18 +110,39 @@ def group_of_one(config: RunConfig, report: Reporter) -> Findings:
 
 
 @rule
-def discounts_need_token_returns(config: RunConfig, report: Reporter) -> Findings:
-    """gamma and lambda act on per-token returns only."""
+def flags_of_other_algorithms(config: RunConfig, report: Reporter) -> Findings:
+    """A flag that only some algorithms read is given to one that does not."""
     from relax_engine.algorithms.registry import get, names
+    from relax_engine.config.fields import all_fields
 
-    given = config.explicit()
-    unused = [name for name in ("gamma", "lambd") if given.get(name, 1.0) != 1.0]
     estimator = config.algorithm.advantage_estimator
-    if unused and estimator in names() and not get(estimator).uses_discount:
+    if config.algorithm.loss_type != "policy_loss" or estimator not in names():
+        return
+    read = get(estimator).flags
+    if read is None:
+        return
+    readers: dict[str, list[str]] = {}
+    for name in names():
+        for flag in get(name).flags or ():
+            readers.setdefault(flag, []).append(name)
+    given = config.explicit()
+    for flag in sorted(readers.keys() & given.keys() - set(read)):
+        if given[flag] != all_fields()[flag].default:
+            yield report.warning(
+                f"{flag} advantage_estimator",
+                f"without effect: read by {', '.join(readers[flag])}",
+                "leave it out",
+            )
+
+
+@rule
+def kl_in_the_reward_is_k1(config: RunConfig, report: Reporter) -> Findings:
+    """As a reward, only k1 has the KL divergence's policy gradient."""
+    if config.algorithm.kl_coef != 0 and config.algorithm.kl_loss_type != "k1":
         yield report.warning(
-            " ".join([*unused, "advantage_estimator"]),
-            "without effect: the reward of a response is one number for all of its tokens",
-            "leave it out",
+            "kl_coef kl_loss_type",
+            "as a reward this estimator's policy gradient is not that of the KL divergence",
+            "--kl-loss-type k1",
         )
 
 

@@ -25,6 +25,24 @@ class Algorithm(Section):
     eps_clip_c: float | None = flag(None, gt=1)
     """Dual clip: for negative advantages the loss is at most `-c * A`. Default: off."""
 
+    value_clip: float = flag(0.2, gt=0)
+    """Largest distance of the critic's value from the value it had when the returns were computed."""
+
+    sapo_tau_pos: float = flag(1.0, gt=0)
+    """SAPO: how fast the gate closes for positive advantages."""
+
+    sapo_tau_neg: float = flag(1.05, gt=0)
+    """SAPO: how fast the gate closes for negative advantages."""
+
+    m2po_kl2_budget: float = flag(0.01, gt=0)
+    """M2PO: largest mean square of the log-ratio over the tokens that have moved with their advantage."""
+
+    m2po_miniclip_low: float = flag(0.3, ge=0, le=1)
+    """M2PO: the lower clip bound is at least this far from one."""
+
+    m2po_miniclip_high: float = flag(0.5, ge=0)
+    """M2PO: the upper clip bound is at least this far from one."""
+
     kl_coef: float = flag(0.0, ge=0)
     """Coefficient of the KL penalty inside the reward; excludes `--kl-loss-coef`."""
 
@@ -67,46 +85,11 @@ class Algorithm(Section):
     use_rollout_logprobs: bool = False
     """Take the engine's log-probs as the old policy instead of recomputing them; excludes `--use-tis`."""
 
-    use_decoupled_ppo: bool = False
-    """Decoupled PPO: clip around the trainer's policy at the start of the step, whatever the age of the samples, and
-    weight the loss by that policy over the engine's. The `--tis-*` flags shape the weight."""
-
     use_tis: bool = False
-    """Truncated importance sampling: weight the loss by `exp(old - rollout)`, bounded."""
+    """Truncated importance sampling: weight each token by `exp(old - rollout)`, clamped."""
 
     tis_clip: float = flag(2.0, gt=0)
-    """Upper bound of the importance weight."""
+    """Upper clamp of the truncated importance weight."""
 
     tis_clip_low: float = flag(0.0, ge=0)
-    """Lower bound of the importance weight."""
-
-    tis_level: Literal["token", "sequence", "geometric"] = "token"
-    """Ratio that becomes the weight: the token's own, the product over the response (`sequence`), or the geometric mean
-    over the response."""
-
-    tis_mode: Literal["truncate", "mask"] = "truncate"
-    """What happens to a weight outside of the bounds: cut to the bound, or its tokens left out (`mask`, IcePop)."""
-
-    tis_batch_normalize: bool = False
-    """Divide importance weights by their mean over the batch."""
-
-    custom_tis_function_path: str | None = None
-    """Your correction in place of `--use-tis`: `fn(args, *, pg_loss, train_log_probs, rollout_log_probs, loss_masks,
-    total_lengths, response_lengths)` returns `(pg_loss, masks, metrics)`."""
-
-    get_mismatch_metrics: bool = False
-    """Recompute log-probs with the trainer even where training does not need them, to log how far they are from the
-    engine's."""
-
-    use_opsm: bool = False
-    """Off-policy sequence masking: leave out responses with a negative advantage that the policy has already left."""
-
-    opsm_delta: float = flag(1e-4, ge=0, unit="nats per token")
-    """Mean of old minus current log-probs above which `--use-opsm` leaves a response out."""
-
-    custom_pg_loss_reducer_function_path: str | None = None
-    """Your reduction of the policy loss: `fn(total_lengths, response_lengths, masks, calculate_per_token_loss)` returns
-    a function from token losses to their sum over the samples at hand."""
-
-    custom_advantage_function_path: str | None = None
-    """Your advantages: `fn(args, rollout_data)` puts lists of tensors under `advantages` and `returns`."""
+    """Lower clamp of the truncated importance weight."""

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from relax_engine.algorithms import AlgorithmSettings, Violation, get, names, register, violations
+from relax_engine.algorithms.registry import BUILTIN
 from relax_engine.algorithms.spec import Constraint
 
 GRPO = get("grpo")
@@ -47,12 +48,19 @@ def test_settings_take_defaults_for_missing_attributes() -> None:
     assert AlgorithmSettings(calculate_per_token_loss=True, loss_constant_length=9).reduction == "constant"
 
 
-def test_grpo_refuses_kl_in_the_reward_and_says_what_to_use() -> None:
-    assert violations(GRPO, SimpleNamespace(kl_coef=0.0, n_samples_per_prompt=8)) == []
-    (found,) = violations(GRPO, SimpleNamespace(kl_coef=0.1))
-    assert found.field == "kl_coef"
-    assert (found.value, found.reason[:26]) == (0.1, "grpo has no per-token rewa")
+@pytest.mark.parametrize("name", ["gspo", "rloo"])
+def test_kl_in_the_reward_is_refused_with_the_reason_and_what_to_use(name: str) -> None:
+    allowed = SimpleNamespace(kl_coef=0.0, n_samples_per_prompt=8)
+    assert violations(get(name), allowed) == []
+    (found,) = violations(get(name), SimpleNamespace(kl_coef=0.1))
+    assert (found.field, found.value) == ("kl_coef", 0.1)
+    assert found.reason == f"{name} {get(name).why_no_kl_coef}"
     assert found.fix == "use --use-kl-loss with --kl-loss-coef"
+
+
+def test_everything_else_takes_a_kl_penalty() -> None:
+    refuse = [name for name in BUILTIN if violations(get(name), SimpleNamespace(kl_coef=0.1))]
+    assert refuse == ["gspo", "rloo"]
 
 
 def test_every_declared_constraint_is_enforced() -> None:
@@ -61,9 +69,10 @@ def test_every_declared_constraint_is_enforced() -> None:
         name="strict",
         min_group_size=2,
         forbids_stale=True,
-        requires_per_token_loss=True,
+        requires_token_sums=True,
         requires_rewards_normalization=True,
         normalize_advantages="required",
+        accepts_kl_coef=False,
         constraints=(Constraint(field="gamma", holds=lambda g: g == 1, reason="adds up", fix="--gamma 1"),),
     )
     config = SimpleNamespace(
