@@ -155,6 +155,13 @@ class AdmissionGate:
         self._pending = sorted(pending)
         self._under_way = {}
 
+    def withdraw(self) -> None:
+        """Their producer is gone: groups that have not arrived leave their slots, and are admitted again first."""
+        gone = [number for number, group in self._under_way.items() if not group.arrived]
+        for number in gone:
+            del self._under_way[number]
+        self._pending = sorted([*self._pending, *gone])
+
     def missing(self) -> list[AdmittedGroup]:
         """Admitted groups whose rows have not arrived, longest wait first."""
         return sorted((g for g in self._under_way.values() if not g.arrived), key=lambda g: (g.since, g.number))

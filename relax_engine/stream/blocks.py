@@ -14,10 +14,12 @@ from relax_engine.stream.columns import ColumnBatch
 from relax_engine.stream.delivery import Block, Delivery, Stored
 from relax_engine.stream.errors import BlockLostError, StreamTimeoutError
 from relax_engine.stream.payload import Payload, pack
-from relax_engine.stream.rpc import settle
+from relax_engine.stream.rpc import RETRY_S, ask
 from relax_engine.stream.spans import describe
 
-_RETRY_S = 0.2
+
+class _Unlocated(Exception):
+    """No storage unit had the block when it was delivered."""
 
 
 class BlockStore:
@@ -50,9 +52,11 @@ class BlockStore:
         absent = {block.stored: block for block in delivery.blocks.values() if block.stored not in found}
         if absent:
             try:
+                if any(block.ref is None for block in absent.values()):
+                    raise _Unlocated
                 objects = ray.get([block.ref for block in absent.values()], timeout=deadline_s)
                 found.update(zip(absent, objects, strict=True))
-            except ObjectLostError:
+            except (ObjectLostError, _Unlocated):
                 found.update({key: self._recover(delivery, block, end) for key, block in absent.items()})
             except GetTimeoutError as error:
                 raise StreamTimeoutError(
@@ -68,12 +72,14 @@ class BlockStore:
 
     def _recover(self, delivery: Delivery, block: Block, end: float) -> list[Payload]:
         """Read one object, from its storage unit if its producer is gone."""
+        reason: Exception = _Unlocated()
+        if block.ref is not None:
+            try:
+                return ray.get(block.ref, timeout=max(0.0, end - time.monotonic()))
+            except ObjectLostError as error:
+                reason = error
         try:
-            return ray.get(block.ref, timeout=max(0.0, end - time.monotonic()))
-        except ObjectLostError as error:
-            reason: Exception = error
-        try:
-            refs = self._republish(block, end)
+            refs = self._republish(delivery.partition, block, end)
             if refs:
                 self._controller.moved.remote(delivery.partition, block.stored, refs)
                 return ray.get(refs[0], timeout=max(0.0, end - time.monotonic()))
@@ -81,23 +87,24 @@ class BlockStore:
             reason = error
         left = max(1.0, end - time.monotonic())
         partition = delivery.partition
-        settle(self._controller.lost.remote(partition, block.stored), left, "report a lost block")
+        ask(lambda _: self._controller.lost.remote(partition, block.stored), left, "report a lost block")
         raise BlockLostError(
             f"rows {describe(delivery.rows_in(block.stored))} of partition {partition!r} are lost: "
             f"object {block.stored} died with its producer and storage unit {block.unit} "
             f"({type(reason).__name__}); put the rows again with put_columns"
         ) from reason
 
-    def _republish(self, block: Block, end: float) -> list[ray.ObjectRef]:
+    def _republish(self, partition: str, block: Block, end: float) -> list[ray.ObjectRef]:
         """The unit's own reference to the object, waiting while the unit is being restarted."""
         while True:
             left = end - time.monotonic()
             try:
-                return ray.get(self._units[block.unit].republish.remote(block.stored), timeout=max(0.0, left))
+                answer: ray.ObjectRef = self._units[block.unit].republish.remote(block.stored, partition)
+                return ray.get(answer, timeout=max(0.0, left))
             except ActorUnavailableError:
-                if left < _RETRY_S:
+                if left < RETRY_S:
                     raise
-                time.sleep(_RETRY_S)
+                time.sleep(RETRY_S)
             except GetTimeoutError as error:
                 raise StreamTimeoutError(f"storage unit {block.unit} did not answer for {block.stored}") from error
 

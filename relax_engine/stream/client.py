@@ -18,17 +18,24 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from relax_engine.stream.blocks import BlockStore, unit_failure
 from relax_engine.stream.columns import ColumnBatch
-from relax_engine.stream.delivery import Delivery, PartitionInfo, PutItem, RowGroups, Stored, StreamStats
-from relax_engine.stream.errors import StreamUnavailableError
+from relax_engine.stream.delivery import (
+    Delivery,
+    PartitionInfo,
+    ProducerState,
+    PutItem,
+    RowGroups,
+    Stored,
+    StreamStats,
+)
+from relax_engine.stream.errors import StreamRestartingError, StreamUnavailableError
 from relax_engine.stream.ledger import Outcome
 from relax_engine.stream.outbox import Outbox, PendingPut
 from relax_engine.stream.payload import assemble, row_groups, version_range
-from relax_engine.stream.rpc import asettle, server_wait, settle
+from relax_engine.stream.rpc import RETRY_S, aask, ask, server_wait, settle
 from relax_engine.stream.spans import Spans, as_spans
 
 _CALL_S = 30.0
 _WAIT_S = 600.0
-_RETRY_S = 0.2
 
 
 class StreamClient:
@@ -132,16 +139,19 @@ class StreamClient:
         announce: Callable[[ray.ObjectRef, Stored], ray.ObjectRef],
         end: float,
     ) -> Any:
-        """Write batches, have them held and announced; again with the next unit while units die."""
+        """Write batches, have them held and announced; again with the next unit, or the restarted controller."""
+        stored, held = self._blocks.write(partition, batches)
         while True:
-            stored, held = self._blocks.write(partition, batches)
             answer = announce(held, stored)
             try:
                 return settle(answer, max(0.0, end - time.monotonic()), f"put into {partition!r}")
-            except (StreamUnavailableError, RayActorError, RayTaskError):
-                if end - time.monotonic() < _RETRY_S or unit_failure(held) is None:
+            except (StreamUnavailableError, RayActorError, RayTaskError) as error:
+                unit_died = unit_failure(held) is not None
+                if end - time.monotonic() < RETRY_S or not (unit_died or isinstance(error, StreamRestartingError)):
                     raise
-            time.sleep(_RETRY_S)
+            time.sleep(RETRY_S)
+            if unit_died:
+                stored, held = self._blocks.write(partition, batches)
 
     def seal(self, partition: str, *, meta: Mapping[str, Any] | None = None, deadline_s: float = _CALL_S) -> int:
         """Close a partition (`is_last`); returns its number of rows. `meta` is for its readers: small, plain data."""
@@ -149,11 +159,11 @@ class StreamClient:
 
     def record_filtered(self, samples: int, groups: Sequence[int] = (), *, deadline_s: float = _CALL_S) -> None:
         """Samples that a filter removed before they were put; `groups` frees their admission slots."""
-        self._ask("record", "filtered", samples, list(groups), deadline_s=deadline_s)
+        self._ask("record", "filtered", samples, list(groups), uuid.uuid4().hex, deadline_s=deadline_s)
 
     def record_dropped_stale(self, samples: int, groups: Sequence[int] = (), *, deadline_s: float = _CALL_S) -> None:
         """Samples given up for their age before they were put; `groups` frees their admission slots."""
-        self._ask("record", "dropped_stale", samples, list(groups), deadline_s=deadline_s)
+        self._ask("record", "dropped_stale", samples, list(groups), uuid.uuid4().hex, deadline_s=deadline_s)
 
     # -- consumers ---------------------------------------------------------------------------
 
@@ -181,7 +191,7 @@ class StreamClient:
                 their engines.
         """
         args = (task, partition, seq, tuple(columns), max_rows, min_rows, whole_groups, commit)
-        return self._ask("take", *args, 1, server_wait(deadline_s), deadline_s=deadline_s)[0]
+        return self._wait("take", *args, 1, deadline_s=deadline_s)[0]
 
     async def atake(
         self,
@@ -198,8 +208,7 @@ class StreamClient:
     ) -> Delivery:
         """`take` for asyncio callers."""
         args = (task, partition, seq, tuple(columns), max_rows, min_rows, whole_groups, commit)
-        answer: ray.ObjectRef = self._controller.take.remote(*args, 1, server_wait(deadline_s))
-        return (await asettle(answer, deadline_s, f"take from {partition!r}"))[0]
+        return (await self._await("take", *args, 1, deadline_s=deadline_s))[0]
 
     def fetch(
         self, delivery: Delivery, columns: Sequence[str] | None = None, *, deadline_s: float = _WAIT_S
@@ -241,7 +250,7 @@ class StreamClient:
         seq = self.committed(task, partition) + 1
         while True:
             args = (task, partition, seq, tuple(columns), max_rows, min_rows, whole_groups, seq - 1 if seq else None)
-            found = self._ask("take", *args, ahead, server_wait(deadline_s), deadline_s=deadline_s)
+            found = self._wait("take", *args, ahead, deadline_s=deadline_s)
             for delivery in found:
                 if delivery.end:
                     if delivery.seq > seq:
@@ -342,7 +351,7 @@ class StreamClient:
         """
         if state not in ("exists", "sealed", "dropped"):
             raise ValueError(f"state must be exists, sealed or dropped, got {state!r}")
-        self._ask("wait_partition", partition, state, server_wait(deadline_s), deadline_s=deadline_s)
+        self._wait("wait_partition", partition, state, deadline_s=deadline_s)
 
     # -- admission ---------------------------------------------------------------------------
 
@@ -352,24 +361,39 @@ class StreamClient:
         Raises:
             StreamTimeoutError: names the groups that keep the slots, since when, on which engine.
         """
-        return self._ask("admit", groups, server_wait(deadline_s), deadline_s=deadline_s)
+        return self._wait("admit", groups, uuid.uuid4().hex, deadline_s=deadline_s)
 
     async def aadmit(self, groups: int, *, deadline_s: float = _WAIT_S) -> list[int]:
         """`admit` for asyncio callers."""
-        return await asettle(self._controller.admit.remote(groups, server_wait(deadline_s)), deadline_s, "admit")
+        return await self._await("admit", groups, uuid.uuid4().hex, deadline_s=deadline_s)
+
+    def withdraw(self, *, deadline_s: float = _CALL_S) -> ProducerState:
+        """Take over from a producer that is gone.
+
+        Groups it was admitted for and never put are admitted again first, under the same numbers;
+        its waiting calls end with an error. Returns what is there already.
+        """
+        return self._ask("withdraw", deadline_s=deadline_s)
 
     def assign(self, groups: Sequence[int], engine: str) -> None:
         """Say which engine generates the groups; for messages only, so nothing is awaited."""
         self._controller.assign.remote(list(groups), engine)
 
     def finish_step(
-        self, partition: str, *, version: int | None = None, dropped_stale: int = 0, deadline_s: float = _CALL_S
+        self,
+        partition: str,
+        *,
+        version: int | None = None,
+        dropped_stale: int = 0,
+        retain: bool = False,
+        deadline_s: float = _CALL_S,
     ) -> StreamStats:
-        """After an optimizer step and its weight sync: set the gate to `version` and drop the partition as trained.
+        """After an optimizer step and its weight sync: set the gate to `version` and end the partition as trained.
 
-        One call, because it is made at every step. Returns the accounting after it.
+        With `retain` it can still be taken, by the same deliveries, until a step that is finished
+        without. One call, because it is made at every step. Returns the accounting after it.
         """
-        return self._ask("finish_step", partition, version, dropped_stale, deadline_s=deadline_s)
+        return self._ask("finish_step", partition, version, dropped_stale, retain, deadline_s=deadline_s)
 
     def gate_state(self, *, deadline_s: float = _CALL_S) -> dict[str, Any]:
         """The gate's part of a checkpoint; see `AdmissionGate.state`."""
@@ -392,4 +416,12 @@ class StreamClient:
             ray.kill(actor)
 
     def _ask(self, method: str, *args: Any, deadline_s: float) -> Any:
-        return settle(getattr(self._controller, method).remote(*args), deadline_s, method)
+        return ask(lambda _: getattr(self._controller, method).remote(*args), deadline_s, method)
+
+    def _wait(self, method: str, *args: Any, deadline_s: float) -> Any:
+        """A call that waits in the controller: its last argument is how long it may."""
+        return ask(lambda left: getattr(self._controller, method).remote(*args, server_wait(left)), deadline_s, method)
+
+    async def _await(self, method: str, *args: Any, deadline_s: float) -> Any:
+        call = getattr(self._controller, method)
+        return await aask(lambda left: call.remote(*args, server_wait(left)), deadline_s, method)

@@ -1,67 +1,78 @@
 """The stream's controller: an async Ray actor around the ledger and the admission gate.
 
-It waits, wakes waiters and watches storage units. It sees row numbers and references, no payload.
+It waits, wakes waiters, watches storage units and, with a journal, comes back after it died. It sees
+row numbers and references, no payload.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
 
 from relax_engine.rollout.admission import AdmissionGate
-from relax_engine.stream.delivery import Block, Delivery, PartitionInfo, PutItem, Stored, StreamStats
+from relax_engine.stream.delivery import (
+    Block,
+    Delivery,
+    PartitionInfo,
+    ProducerState,
+    PutItem,
+    Stored,
+    StreamStats,
+)
 from relax_engine.stream.errors import StreamError, StreamTimeoutError
+from relax_engine.stream.holdings import Holdings
+from relax_engine.stream.journal import Journal
 from relax_engine.stream.ledger import Outcome, StreamLedger
-from relax_engine.stream.spans import Spans, describe
-
-logger = logging.getLogger(__name__)
+from relax_engine.stream.spans import Spans
+from relax_engine.stream.table import PartitionTable
 
 T = TypeVar("T")
-
-_HEARTBEAT_S = 2.0
-_UNIT_ANSWER_S = 30.0
-
-
-def _report_end(watch: asyncio.Task[None]) -> None:
-    if not watch.cancelled() and watch.exception() is not None:
-        logger.error("storage units are no longer watched", exc_info=watch.exception())
 
 
 class StreamController:
     """Metadata of one stream.
 
     Every wait takes `wait_s` and ends in a `StreamTimeoutError` that says for whom it waited.
+
+    With a `journal` directory every change of the ledger is on disk before its caller is answered,
+    and a restarted controller goes on from there. References to blocks are not in the ledger: they
+    are asked of the storage units when a delivery needs one that is not known.
     """
 
     def __init__(
-        self, units: Sequence[ray.actor.ActorHandle], *, row_budget: int, byte_budget: int, gate: dict[str, Any] | None
+        self,
+        units: Sequence[ray.actor.ActorHandle],
+        *,
+        row_budget: int,
+        byte_budget: int,
+        gate: dict[str, Any] | None,
+        journal: Path | None = None,
     ) -> None:
-        self._units = list(units)
-        self._ledger = StreamLedger(
-            row_budget=row_budget, byte_budget=byte_budget, gate=AdmissionGate(**gate) if gate else None
-        )
+        def fresh() -> StreamLedger:
+            admission = AdmissionGate(**gate) if gate else None
+            return StreamLedger(row_budget=row_budget, byte_budget=byte_budget, gate=admission)
+
+        self._journal = None if journal is None else Journal(journal)
+        self._ledger = fresh() if self._journal is None else self._journal.load(fresh)
+        self._holdings = Holdings(units, self._tables, self.lost)
+        self._producers = 0
         self._changed = asyncio.Event()
         self._put_turn = asyncio.Lock()
         self._waiting_puts = 0
-        self._incarnations: list[str] = []
-        self._watch: asyncio.Task[None] | None = None
 
-    async def start(self) -> list[str]:
-        """Begin to watch the storage units; returns their incarnations."""
-        self._incarnations = list(await asyncio.gather(*(unit.incarnation.remote() for unit in self._units)))
-        self._watch = asyncio.create_task(self._watch_units())
-        self._watch.add_done_callback(_report_end)
-        return self._incarnations
+    async def start(self) -> None:
+        """Begin to watch the storage units; the second and later calls do nothing."""
+        self._holdings.watch()
 
     async def units(self) -> list[ray.actor.ActorHandle]:
         """The storage units' handles."""
-        return self._units
+        return self._holdings.units
 
     async def pid(self) -> int:
         """The controller's process id."""
@@ -82,8 +93,10 @@ class StreamController:
         first served). `held` is the storage unit's answer: Ray delays and fails this call with
         it, so what is not held never becomes visible.
         """
+        self._holdings.watch()
         results: list[range | Exception] = []
         kept = False
+        self._holdings.add(partition, stored)
         start = time.monotonic()
         for part, item in enumerate(items):
             block = stored.block(part, item.rows, item.nbytes)
@@ -92,36 +105,37 @@ class StreamController:
                     self._waiting_puts or not self._ledger.fits(block)
                 ):
                     await self._wait_for_room(partition, block, start, item.wait_s)
-                results.append(self._ledger.put(partition, block, item, now=time.monotonic()))
+                results.append(self._do("put", partition, block, item, now=time.monotonic()))
                 kept = kept or block.key in self._ledger.live(partition).blocks
             except (StreamError, ValueError) as error:
                 results.append(error)
             self._notify()
         if not kept:
-            self._units[stored.unit].discard.remote(stored.key)
+            self._holdings.discard(partition, stored)
         return results
 
     async def put_columns(
         self, held: None, partition: str, rows: Spans, stored: Stored, item: PutItem, task: str | None, seq: int
     ) -> None:
         """Add columns and, with `task`, commit its delivery `seq` in the same step."""
+        self._holdings.watch()
         kept = False
         block = stored.block(0, item.rows, item.nbytes)
+        self._holdings.add(partition, stored)
         try:
-            kept = self._ledger.put_columns(partition, rows, block, item.columns)
+            kept = self._do("put_columns", partition, rows, block, item.columns)
             if task is not None:
-                self._ledger.live(partition).commit(task, seq)
+                self._do("commit", partition, task, seq)
         finally:
             if not kept:
-                self._units[stored.unit].discard.remote(stored.key)
+                self._holdings.discard(partition, stored)
             self._notify()
 
     async def seal(self, partition: str, meta: dict[str, Any]) -> int:
         """No further rows; returns their number."""
-        table = self._ledger.open(partition, time.monotonic())
-        table.seal(meta)
+        rows: int = self._do("seal", partition, meta, time.monotonic())
         self._notify()
-        return table.rows
+        return rows
 
     async def take(
         self,
@@ -137,22 +151,17 @@ class StreamController:
         wait_s: float,
     ) -> list[Delivery]:
         """The delivery (task, partition, seq), see `PartitionTable.select`, and up to `ahead - 1` ready ones."""
+        self._holdings.watch()
         if commit is not None:
-            self._ledger.live(partition).commit(task, commit)
+            self._do("commit", partition, task, commit)
 
         def attempt() -> list[Delivery] | None:
-            table = self._ledger.find(partition)
             found: list[Delivery] = []
-            while table is not None and len(found) < ahead and not (found and found[-1].end):
-                delivery = table.select(
-                    task,
-                    seq + len(found),
-                    columns,
-                    max_rows=max_rows,
-                    min_rows=min_rows,
-                    whole_groups=whole_groups,
-                    now=time.monotonic(),
-                )
+            while len(found) < ahead and not (found and found[-1].end):
+                request = (partition, task, seq + len(found), columns, max_rows, min_rows, whole_groups)
+                delivery, new = self._ledger.select(*request, time.monotonic())
+                if new:
+                    self._record("select", *request, 0.0)
                 if delivery is None:
                     break
                 found.append(delivery)
@@ -162,11 +171,12 @@ class StreamController:
             what = self._ledger.explain_take(task, partition, seq, columns, time.monotonic())
             return f"task {task!r} waited {waited:.1f} s for seq {seq} of partition {partition!r}: {what}"
 
-        return await self._until(attempt, wait_s, explain)
+        found = await self._until(attempt, wait_s, explain)
+        return [await self._holdings.resolve(delivery) for delivery in found]
 
     async def commit(self, task: str, partition: str, seq: int) -> None:
         """The task finished deliveries up to `seq`."""
-        self._ledger.live(partition).commit(task, seq)
+        self._do("commit", partition, task, seq)
 
     async def committed(self, task: str, partition: str) -> int:
         """Last committed sequence number, -1 for none; also for a partition nobody has put into."""
@@ -176,32 +186,39 @@ class StreamController:
 
     async def reset_consumption(self, partition: str, task: str) -> None:
         """The task reads the partition from the start again."""
-        table = self._ledger.find(partition)
-        if table is not None:
-            table.reset(task)
-            self._notify()
+        self._do("reset", partition, task)
+        self._notify()
 
     # -- ends --------------------------------------------------------------------------------
 
     async def drop(self, partition: str, outcome: Outcome, filtered: int, dropped_stale: int) -> bool:
         """End a partition and free its blocks; False when it was dropped before."""
-        table = self._ledger.drop(partition, outcome, filtered=filtered, dropped_stale=dropped_stale)
+        table = self._do("drop", partition, outcome, filtered=filtered, dropped_stale=dropped_stale)
         if table is not None:
-            for unit in self._units:
-                unit.drop.remote(partition)
+            self._holdings.drop(partition)
             self._notify()
         return table is not None
 
-    async def record(self, outcome: Outcome, samples: int, groups: Sequence[int]) -> None:
+    async def record(self, outcome: Outcome, samples: int, groups: Sequence[int], token: str) -> None:
         """Account for samples that ended before they were put."""
-        self._ledger.record(outcome, samples, groups)
+        self._do("record", outcome, samples, groups, token)
         self._notify()
 
     # -- admission ---------------------------------------------------------------------------
 
-    async def admit(self, groups: int, wait_s: float) -> list[int]:
-        """Numbers for new groups, as soon as the gate has slots for all of them."""
-        gate = self._gate()
+    async def admit(self, groups: int, token: str, wait_s: float) -> list[int]:
+        """Numbers for new groups, as soon as the gate has slots for all of them; the same for the same token."""
+        gate = self._ledger.admission
+        producer = self._producers
+
+        def attempt() -> list[int] | None:
+            if producer != self._producers:
+                raise StreamError("another producer has taken over from the one that asked for admission")
+            now = time.monotonic()
+            numbers = self._ledger.admit(groups, token, now)
+            if numbers is not None:
+                self._record("admit", groups, token, now)
+            return numbers
 
         def explain(waited: float) -> str:
             now = time.monotonic()
@@ -211,33 +228,38 @@ class StreamController:
                 f"live partitions: {live}"
             )
 
-        return await self._until(lambda: gate.try_admit(groups, time.monotonic()), wait_s, explain)
+        return await self._until(attempt, wait_s, explain)
+
+    async def withdraw(self) -> ProducerState:
+        """A new producer takes over; what the old one waits for, it does not get."""
+        self._producers += 1
+        state: ProducerState = self._do("withdraw")
+        self._notify()
+        return state
 
     async def assign(self, groups: Sequence[int], engine: str) -> None:
         """The engine that generates the groups, for messages."""
         for group in groups:
-            self._gate().assign(group, engine, time.monotonic())
+            self._ledger.admission.assign(group, engine, time.monotonic())
 
-    async def finish_step(self, partition: str, version: int | None, dropped_stale: int) -> StreamStats:
+    async def finish_step(self, partition: str, version: int | None, dropped_stale: int, retain: bool) -> StreamStats:
         """What the actor reports after a step: the published version, and the end of its partition."""
-        if version is not None:
-            self._gate().set_version(version)
-        await self.drop(partition, "trained", 0, dropped_stale)
+        gone: list[str] = self._do("finish", partition, version, dropped_stale, retain=retain)
+        for name in gone:
+            self._holdings.drop(name)
+        if retain:
+            self._holdings.release(partition)
+        self._notify()
         return self._ledger.stats()
 
     async def gate_state(self) -> dict[str, Any]:
         """The gate's part of a checkpoint."""
-        return self._gate().state()
+        return self._ledger.admission.state()
 
     async def recover_gate(self, version: int, next_group: int | None, pending: Sequence[int]) -> None:
         """Rebuild the gate after a restart."""
-        self._gate().recover(version, next_group=next_group, pending=pending)
+        self._do("recover_gate", version, next_group, pending)
         self._notify()
-
-    def _gate(self) -> AdmissionGate:
-        if self._ledger.gate is None:
-            raise ValueError("this stream has no admission gate; start it with max_staleness and groups_per_step")
-        return self._ledger.gate
 
     # -- state -------------------------------------------------------------------------------
 
@@ -270,48 +292,32 @@ class StreamController:
 
     async def moved(self, partition: str, key: str, refs: Sequence[ray.ObjectRef]) -> None:
         """A storage unit republished a stored object whose producer is gone."""
-        table = self._ledger.partitions.get(partition)
-        if table is not None:
-            for block in [block for block in table.blocks.values() if block.stored == key]:
-                table.blocks[block.key] = block._replace(ref=refs[0])
+        if not self._ledger.was_dropped(partition):
+            self._holdings.moved(partition, key, refs[0])
 
     async def lost(self, partition: str, key: str) -> Spans:
         """A stored object is gone; returns the rows that must be put again."""
         if self._ledger.was_dropped(partition):
             return ()
-        rows = self._ledger.lose(partition, key)
+        rows: Spans = self._do("lose", partition, key)
+        self._holdings.forget(partition, key)
         self._notify()
         return rows
 
-    async def _watch_units(self) -> None:
-        """Give a restarted unit its blocks again while their producers live; report those that are lost."""
-        while True:
-            await asyncio.sleep(_HEARTBEAT_S)
-            for index, unit in enumerate(self._units):
-                try:
-                    incarnation: str = await asyncio.wait_for(unit.incarnation.remote(), _UNIT_ANSWER_S)
-                except (ray.exceptions.RayActorError, TimeoutError) as error:
-                    logger.warning("storage unit %d does not answer: %s", index, type(error).__name__)
-                    continue
-                if incarnation != self._incarnations[index]:
-                    logger.warning("storage unit %d was restarted; its blocks are held again", index)
-                    await self._hold_again(index)
-                    self._incarnations[index] = incarnation
+    def _tables(self) -> list[PartitionTable]:
+        return list(self._ledger.partitions.values())
 
-    async def _hold_again(self, index: int) -> None:
-        for table in list(self._ledger.partitions.values()):
-            stored = {block.stored: block.ref for block in table.blocks.values() if block.unit == index}
-            calls = [self._units[index].hold.remote(key, table.name, [ref], ref) for key, ref in stored.items()]
-            answers = await asyncio.gather(*calls, return_exceptions=True)
-            for key, answer in zip(stored, answers, strict=True):
-                if isinstance(answer, BaseException):
-                    rows = await self.lost(table.name, key)
-                    logger.error(
-                        "partition %s: rows %s are lost with storage unit %d; put them again",
-                        table.name,
-                        describe(rows),
-                        index,
-                    )
+    # -- the ledger --------------------------------------------------------------------------
+
+    def _do(self, operation: str, *args: Any, **options: Any) -> Any:
+        """Change the ledger, and record the change."""
+        result = getattr(self._ledger, operation)(*args, **options)
+        self._record(operation, *args, **options)
+        return result
+
+    def _record(self, operation: str, *args: Any, **options: Any) -> None:
+        if self._journal is not None:
+            self._journal.append(self._ledger, operation, args, options)
 
     # -- waiting -----------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from relax_engine.stream.spans import Spans, as_spans, count
 class Block(NamedTuple):
     """One batch in the object store: where it is kept and how large it is.
 
-    It is part `part` of the stored object `stored`, which storage unit `unit` pins; `ref` is
-    whatever the object store resolves.
+    It is part `part` of the stored object `stored`, which storage unit `unit` pins. `ref` is what
+    the object store resolves; only blocks in a delivery carry it.
     """
 
     key: str
@@ -109,7 +109,7 @@ class Stored(NamedTuple):
 
     def block(self, part: int, rows: int, nbytes: int) -> Block:
         """One of its batches."""
-        return Block(f"{self.key}/{part}", self.unit, rows, nbytes, self.key, part, self.ref)
+        return Block(f"{self.key}/{part}", self.unit, rows, nbytes, self.key, part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +134,25 @@ class PartitionInfo:
     columns: dict[str, int]
     tasks: dict[str, TaskProgress]
     versions: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What a restarted producer must know: where it was, and what it need not do again.
+
+    Attributes:
+        sealed: Name of the newest sealed partition, None for none.
+        meta: What that one was sealed with.
+        finished: Name of the newest partition that was trained, None for none.
+        accepted: Groups whose rows are in each unsealed partition, in row order.
+        ended: Groups that were filtered or dropped as stale since the newest seal.
+    """
+
+    sealed: str | None
+    meta: dict[str, Any]
+    finished: str | None
+    accepted: dict[str, list[int]]
+    ended: list[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,10 @@ class StreamUnavailableError(StreamError):
     """The controller is dead or does not answer."""
 
 
+class StreamRestartingError(StreamUnavailableError):
+    """The controller died and is being restarted; whether it carried out the call is unknown."""
+
+
 class PartitionDroppedError(StreamError):
     """The partition existed and was dropped."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -22,13 +23,15 @@ def start_stream(
     byte_budget: int | None = None,
     max_staleness: int | None = None,
     groups_per_step: int | None = None,
+    directory: Path | None = None,
 ) -> StreamClient:
     """Start the controller and its storage units in the connected Ray cluster.
 
     `byte_budget` defaults to half the object store of the cluster. With `max_staleness` and
     `groups_per_step` the stream hosts the admission gate (`AdmissionGate`). Storage units are restarted by Ray when
-    they die; the controller is not, because its state would be gone: its death is an error for
-    every caller.
+    they die. With a `directory` on storage that all nodes see, the stream keeps itself there: its
+    controller is restarted, too, and no block is lost. Without one the controller's death is an
+    error for every caller.
 
     Raises:
         ValueError: `num_data_storage_units` below 1, or a gate with one of its numbers missing.
@@ -43,10 +46,11 @@ def start_stream(
     if max_staleness is not None and groups_per_step is not None:
         gate = {"max_staleness": max_staleness, "groups_per_step": groups_per_step}
     unit_class = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy="SPREAD")(StorageUnit)
-    units: list[Any] = [unit_class.remote() for _ in range(num_data_storage_units)]
-    controller_class = ray.remote(num_cpus=0)(StreamController)
+    spool = None if directory is None else directory / "blocks"
+    units: list[Any] = [unit_class.remote(spool) for _ in range(num_data_storage_units)]
+    controller_class = ray.remote(num_cpus=0, max_restarts=0 if directory is None else -1)(StreamController)
     controller: Any = controller_class.options(name=name, max_concurrency=_MAX_WAITERS).remote(
-        units, row_budget=row_budget, byte_budget=byte_budget, gate=gate
+        units, row_budget=row_budget, byte_budget=byte_budget, gate=gate, journal=directory
     )
     ray.get(controller.start.remote(), timeout=_START_S)
     return StreamClient(controller, units)

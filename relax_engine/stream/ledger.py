@@ -1,16 +1,17 @@
 """All partitions of a stream: accounting in samples, budgets, and the text of deadline errors.
 
-Plain synchronous state; `controller.py` adds waiting and Ray.
+Plain synchronous state, a function of the operations on it; `controller.py` adds waiting and Ray,
+`journal.py` keeps it on disk.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from relax_engine.rollout.admission import AdmissionGate
-from relax_engine.stream.delivery import Block, PartitionInfo, PutItem, StreamStats
+from relax_engine.stream.delivery import Block, Delivery, PartitionInfo, ProducerState, PutItem, StreamStats
 from relax_engine.stream.errors import BudgetError, PartitionDroppedError, StreamError
 from relax_engine.stream.spans import Spans, count
 from relax_engine.stream.table import PartitionTable
@@ -18,6 +19,7 @@ from relax_engine.stream.table import PartitionTable
 Outcome = Literal["trained", "filtered", "dropped_stale"]
 
 _TOMBSTONES = 4096
+_TOKENS = 1024
 
 
 class StreamLedger:
@@ -32,6 +34,9 @@ class StreamLedger:
         put 8 rows                                    produced 8                      in_flight 8
         record("filtered", 4)                         produced 12   filtered 4        in_flight 8
         drop(trained, dropped_stale=2)                produced 12   filtered 4  trained 6  dropped_stale 2
+
+    A partition that was trained may be *retained*: its rows have left the accounting and the
+    budget, but can be taken again, by the same deliveries, until a checkpoint covers them.
     """
 
     def __init__(self, *, row_budget: int, byte_budget: int, gate: AdmissionGate | None = None) -> None:
@@ -41,6 +46,7 @@ class StreamLedger:
         self.byte_budget = byte_budget
         self.gate = gate
         self.partitions: dict[str, PartitionTable] = {}
+        self.retained: dict[str, PartitionTable] = {}
         self.counts: dict[Outcome, int] = {"trained": 0, "filtered": 0, "dropped_stale": 0}
         self.produced = 0
         self.rows = 0
@@ -48,6 +54,11 @@ class StreamLedger:
         self.duplicate_rows = 0
         self.lost_rows = 0
         self._dropped: OrderedDict[str, Outcome] = OrderedDict()
+        self._answers: OrderedDict[str, list[int]] = OrderedDict()
+        self._sealed: str | None = None
+        self._sealed_meta: dict[str, Any] = {}
+        self._finished: str | None = None
+        self._ended: set[int] = set()
 
     # -- partitions --------------------------------------------------------------------------
 
@@ -73,11 +84,11 @@ class StreamLedger:
             raise PartitionDroppedError(
                 f"partition {partition!r} was dropped ({self._dropped[partition]}); partition names are used once"
             )
-        return self.partitions.get(partition)
+        return self.partitions.get(partition) or self.retained.get(partition)
 
     def was_dropped(self, partition: str) -> bool:
-        """Whether the partition lived and was dropped."""
-        return partition in self._dropped
+        """Whether the partition lived and was trained or dropped."""
+        return partition in self._dropped or partition in self.retained
 
     def open(self, partition: str, now: float) -> PartitionTable:
         """The partition's table, created on first use."""
@@ -127,7 +138,7 @@ class StreamLedger:
         duplicates = table.add_columns(rows, block, columns)
         self.duplicate_rows += duplicates
         kept = block.key in table.blocks
-        if kept:
+        if kept and partition in self.partitions:
             self.nbytes += block.nbytes
         return kept
 
@@ -136,14 +147,33 @@ class StreamLedger:
         table = self.live(partition)
         before = table.nbytes
         rows = table.lose(key)
-        self.nbytes -= before - table.nbytes
+        if partition in self.partitions:
+            self.nbytes -= before - table.nbytes
         self.lost_rows += count(rows)
         return rows
 
-    def record(self, outcome: Outcome, samples: int, groups: Sequence[int] = ()) -> None:
-        """Samples that were produced and ended before they were put, and the admission slots they free."""
+    def seal(self, partition: str, meta: dict[str, Any], now: float) -> int:
+        """Close a partition and keep `meta` for its readers; returns its number of rows."""
+        table = self.open(partition, now)
+        if not table.sealed:
+            table.seal(meta)
+            self._sealed, self._sealed_meta = partition, meta
+            first = min(table.groups, default=0)
+            self._ended = {group for group in self._ended if group > first}
+        return table.rows
+
+    def record(self, outcome: Outcome, samples: int, groups: Sequence[int] = (), token: str | None = None) -> None:
+        """Samples that were produced and ended before they were put, and the admission slots they free.
+
+        A repeated `token` records nothing.
+        """
         if outcome == "trained" or samples < 0:
             raise ValueError(f"cannot record {samples} samples as {outcome!r} without a partition")
+        if token is not None:
+            if token in self._answers:
+                return
+            self._remember(token, [])
+        self._ended.update(groups)
         self.produced += samples
         self.counts[outcome] += samples
         if self.gate is not None:
@@ -157,7 +187,7 @@ class StreamLedger:
         Raises:
             ValueError: the exceptions are more than the partition's rows.
         """
-        if partition in self._dropped:
+        if self.was_dropped(partition):
             return None
         table = self.live(partition)
         rest = table.rows - filtered - dropped_stale
@@ -167,9 +197,7 @@ class StreamLedger:
                 f"{dropped_stale} as dropped_stale"
             )
         del self.partitions[partition]
-        self._dropped[partition] = outcome
-        while len(self._dropped) > _TOMBSTONES:
-            self._dropped.popitem(last=False)
+        self._bury(partition, outcome)
         self.counts[outcome] += rest
         self.counts["filtered"] += filtered
         self.counts["dropped_stale"] += dropped_stale
@@ -178,6 +206,111 @@ class StreamLedger:
         if self.gate is not None:
             self.gate.release(table.groups, outcome)
         return table
+
+    def finish(self, partition: str, version: int | None, dropped_stale: int, *, retain: bool) -> list[str]:
+        """The partition was trained, which made weights `version`; returns the partitions that are gone for good.
+
+        With `retain` it can still be taken; without it, it goes, and all retained ones go with it.
+        Repeating the call changes nothing.
+        """
+        gone = []
+        table = self.drop(partition, "trained", dropped_stale=dropped_stale)
+        if table is not None:
+            if self.gate is not None and version is not None:
+                self.gate.set_version(version)
+            self._finished = partition
+            if retain:
+                del self._dropped[partition]
+                self.retained[partition] = table
+            else:
+                gone.append(partition)
+        if not retain:
+            for name in self.retained:
+                self._bury(name, "trained")
+                gone.append(name)
+            self.retained = {}
+        return gone
+
+    def _bury(self, partition: str, outcome: Outcome) -> None:
+        self._dropped[partition] = outcome
+        while len(self._dropped) > _TOMBSTONES:
+            self._dropped.popitem(last=False)
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def select(
+        self,
+        partition: str,
+        task: str,
+        seq: int,
+        columns: Sequence[str],
+        max_rows: int | None,
+        min_rows: int | None,
+        whole_groups: bool,
+        now: float,
+    ) -> tuple[Delivery | None, bool]:
+        """See `PartitionTable.select`; and whether it made a new delivery."""
+        table = self.find(partition)
+        if table is None:
+            return None, False
+        before = table.deliveries(task)
+        delivery = table.select(
+            task, seq, columns, max_rows=max_rows, min_rows=min_rows, whole_groups=whole_groups, now=now
+        )
+        return delivery, table.deliveries(task) > before
+
+    def commit(self, partition: str, task: str, seq: int) -> None:
+        """See `PartitionTable.commit`."""
+        self.live(partition).commit(task, seq)
+
+    def reset(self, partition: str, task: str) -> None:
+        """See `PartitionTable.reset`; a partition that nobody has put into is fine."""
+        table = self.find(partition)
+        if table is not None:
+            table.reset(task)
+
+    # -- admission ---------------------------------------------------------------------------
+
+    def admit(self, groups: int, token: str, now: float) -> list[int] | None:
+        """See `AdmissionGate.try_admit`; a repeated `token` gets the first answer."""
+        if token in self._answers:
+            return self._answers[token]
+        numbers = self.admission.try_admit(groups, now)
+        if numbers is not None:
+            self._remember(token, numbers)
+        return numbers
+
+    def withdraw(self) -> ProducerState:
+        """A new producer takes over: slots of groups that have not arrived are free again, under their old numbers."""
+        if self.gate is not None:
+            self.gate.withdraw()
+        return ProducerState(
+            self._sealed,
+            self._sealed_meta,
+            self._finished,
+            {name: table.groups for name, table in self.partitions.items() if not table.sealed},
+            sorted(self._ended),
+        )
+
+    def recover_gate(self, version: int, next_group: int | None, pending: Sequence[int]) -> None:
+        """See `AdmissionGate.recover`."""
+        self.admission.recover(version, next_group=next_group, pending=pending)
+
+    @property
+    def admission(self) -> AdmissionGate:
+        """The gate.
+
+        Raises:
+            ValueError: the stream has none.
+        """
+        if self.gate is None:
+            raise ValueError("this stream has no admission gate; start it with max_staleness and groups_per_step")
+        return self.gate
+
+    def _remember(self, token: str, answer: list[int]) -> None:
+        self._answers[token] = answer
+        while len(self._answers) > _TOKENS:
+            self._answers.popitem(last=False)
 
     # -- reporting ---------------------------------------------------------------------------
 

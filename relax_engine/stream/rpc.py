@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayTaskError
 
-from relax_engine.stream.errors import StreamUnavailableError
+from relax_engine.stream.errors import StreamRestartingError, StreamUnavailableError
+
+RETRY_S = 0.2
+
+Submit = Callable[[float], ray.ObjectRef]
+"""Makes a call; gets the seconds that are left for it. Called again when the controller was restarted meanwhile."""
 
 
 def server_wait(deadline_s: float) -> float:
@@ -17,9 +24,10 @@ def server_wait(deadline_s: float) -> float:
 
 
 def settle(ref: ray.ObjectRef, deadline_s: float, call: str) -> Any:
-    """The answer of a controller call.
+    """The answer of one controller call.
 
     Raises:
+        StreamRestartingError: the controller died and is being restarted; the call may have been carried out.
         StreamUnavailableError: the controller is dead or silent.
         Exception: what the call raised, with the remote traceback as its cause.
     """
@@ -29,17 +37,38 @@ def settle(ref: ray.ObjectRef, deadline_s: float, call: str) -> Any:
         raise _translate(error, deadline_s, call) from error
 
 
-async def asettle(ref: ray.ObjectRef, deadline_s: float, call: str) -> Any:
-    """`settle` for asyncio callers."""
-    try:
-        return await asyncio.wait_for(asyncio.wrap_future(ref.future()), deadline_s)
-    except (TimeoutError, RayTaskError, RayActorError) as error:
-        raise _translate(error, deadline_s, call) from error
+def ask(submit: Submit, deadline_s: float, call: str) -> Any:
+    """`settle` for calls that may be carried out twice: repeated while the controller is being restarted."""
+    end = time.monotonic() + deadline_s
+    while True:
+        left = max(0.0, end - time.monotonic())
+        try:
+            return settle(submit(left), left, call)
+        except StreamRestartingError:
+            if end - time.monotonic() < RETRY_S:
+                raise
+            time.sleep(RETRY_S)
+
+
+async def aask(submit: Submit, deadline_s: float, call: str) -> Any:
+    """`ask` for asyncio callers."""
+    end = time.monotonic() + deadline_s
+    while True:
+        left = max(0.0, end - time.monotonic())
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(submit(left).future()), left)
+        except (TimeoutError, RayTaskError, RayActorError) as error:
+            failure = _translate(error, deadline_s, call)
+            if not isinstance(failure, StreamRestartingError) or end - time.monotonic() < RETRY_S:
+                raise failure from error
+            await asyncio.sleep(RETRY_S)
 
 
 def _translate(error: Exception, deadline_s: float, call: str) -> Exception:
     if isinstance(error, RayTaskError):
         return error.cause if isinstance(error.cause, Exception) else error
+    if isinstance(error, ActorUnavailableError):
+        return StreamRestartingError(f"{call}: the stream controller died and has not come back ({error})")
     if isinstance(error, RayActorError):
         return StreamUnavailableError(f"{call}: the stream controller is dead ({type(error).__name__}: {error})")
     return StreamUnavailableError(f"{call}: the stream controller did not answer within {deadline_s:.1f} s")

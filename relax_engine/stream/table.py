@@ -236,6 +236,10 @@ class PartitionTable:
             raise ValueError(f"task {task!r} cannot commit seq {seq} of {self.name!r}: it was not delivered")
         log.committed = max(log.committed, seq)
 
+    def deliveries(self, task: str) -> int:
+        """How many deliveries the task was given."""
+        return len(self._tasks[task].deliveries) if task in self._tasks else 0
+
     def reset(self, task: str) -> None:
         """Forget what the task was given, so that it reads the partition from the start."""
         self._tasks.pop(task, None)

@@ -130,3 +130,44 @@ def test_slots_are_released_by_training_not_by_taking():
     ledger.drop("train_0", "trained")
     assert gate.free == 2
     assert gate.released["trained"] == 2
+
+
+def test_a_retained_partition_is_taken_again_by_the_same_deliveries():
+    ledger = ledger_of(gate=AdmissionGate(max_staleness=0, groups_per_step=2))
+    for number in range(2):
+        ledger.admit(2, f"t{number}", 0.0)
+        put(ledger, f"train_{number}", 4, groups=RowGroups((2 * number, 2 * number + 1), (2, 2)))
+        ledger.seal(f"train_{number}", {}, 0.0)
+        first, new = ledger.select(f"train_{number}", "actor_train", 0, ("a",), 2, None, True, 0.0)
+        assert new
+        assert ledger.finish(f"train_{number}", number + 1, 0, retain=True) == []
+        again, new = ledger.select(f"train_{number}", "actor_train", 0, ("a",), 2, None, True, 0.0)
+        assert (again, new) == (first, False)
+    stats = ledger.stats()
+    # Trained rows have left budget, accounting and gate, retained or not, and are counted once.
+    assert (stats.trained, stats.in_flight, stats.nbytes, stats.groups_occupied) == (8, 0, 0, 0)
+    assert ledger.finish("train_0", 1, 0, retain=True) == []
+    assert (ledger.stats().trained, ledger.stats().weight_version) == (8, 2)
+    # A step with a checkpoint ends them all.
+    put(ledger, "train_2", 4, groups=RowGroups((4, 5), (2, 2)))
+    assert ledger.finish("train_2", 3, 0, retain=False) == ["train_2", "train_0", "train_1"]
+    with pytest.raises(PartitionDroppedError):
+        ledger.find("train_0")
+
+
+def test_what_a_new_producer_is_told():
+    ledger = ledger_of(gate=AdmissionGate(max_staleness=1, groups_per_step=2))
+    assert ledger.admit(4, "t", 0.0) == [0, 1, 2, 3]
+    put(ledger, "train_0", 4, groups=RowGroups((0, 1), (2, 2)))
+    ledger.seal("train_0", {"position": 2}, 0.0)
+    put(ledger, "train_1", 2, groups=RowGroups((3,), (2,)))
+    state = ledger.withdraw()
+    assert (state.sealed, state.meta, state.finished) == ("train_0", {"position": 2}, None)
+    assert state.accepted == {"train_1": [3]}
+    # Group 2 never came: its slot is free, and it is the next to be admitted.
+    assert ledger.stats().groups_occupied == 3
+    assert ledger.admit(1, "u", 0.0) == [2]
+    ledger.record("filtered", 2, [2], "f")
+    ledger.record("filtered", 2, [2], "f")
+    assert ledger.stats().filtered == 2
+    assert ledger.withdraw().ended == [2]
