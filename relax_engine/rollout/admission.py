@@ -155,12 +155,16 @@ class AdmissionGate:
         self._pending = sorted(pending)
         self._under_way = {}
 
-    def withdraw(self) -> None:
-        """Their producer is gone: groups that have not arrived leave their slots, and are admitted again first."""
+    def withdraw(self) -> tuple[int, list[int]]:
+        """Their producer is gone: groups that have not arrived leave their slots, and are admitted again first.
+
+        Returns the first group that was never admitted, and those that come before it.
+        """
         gone = [number for number, group in self._under_way.items() if not group.arrived]
         for number in gone:
             del self._under_way[number]
         self._pending = sorted([*self._pending, *gone])
+        return self._next, list(self._pending)
 
     def missing(self) -> list[AdmittedGroup]:
         """Admitted groups whose rows have not arrived, longest wait first."""

@@ -143,16 +143,16 @@ class ProducerState:
     Attributes:
         sealed: Name of the newest sealed partition, None for none.
         meta: What that one was sealed with.
-        finished: Name of the newest partition that was trained, None for none.
         accepted: Groups whose rows are in each unsealed partition, in row order.
-        ended: Groups that were filtered or dropped as stale since the newest seal.
+        next_group: The first group that was never admitted.
+        pending: Earlier groups that were admitted and have neither arrived nor ended; they are admitted again first.
     """
 
     sealed: str | None
     meta: dict[str, Any]
-    finished: str | None
     accepted: dict[str, list[int]]
-    ended: list[int]
+    next_group: int
+    pending: list[int]
 
 
 @dataclass(frozen=True, slots=True)

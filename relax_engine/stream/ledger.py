@@ -58,7 +58,6 @@ class StreamLedger:
         self._sealed: str | None = None
         self._sealed_meta: dict[str, Any] = {}
         self._finished: str | None = None
-        self._ended: set[int] = set()
 
     # -- partitions --------------------------------------------------------------------------
 
@@ -158,8 +157,6 @@ class StreamLedger:
         if not table.sealed:
             table.seal(meta)
             self._sealed, self._sealed_meta = partition, meta
-            first = min(table.groups, default=0)
-            self._ended = {group for group in self._ended if group > first}
         return table.rows
 
     def record(self, outcome: Outcome, samples: int, groups: Sequence[int] = (), token: str | None = None) -> None:
@@ -173,7 +170,6 @@ class StreamLedger:
             if token in self._answers:
                 return
             self._remember(token, [])
-        self._ended.update(groups)
         self.produced += samples
         self.counts[outcome] += samples
         if self.gate is not None:
@@ -282,14 +278,13 @@ class StreamLedger:
 
     def withdraw(self) -> ProducerState:
         """A new producer takes over: slots of groups that have not arrived are free again, under their old numbers."""
-        if self.gate is not None:
-            self.gate.withdraw()
+        next_group, pending = (0, []) if self.gate is None else self.gate.withdraw()
         return ProducerState(
             self._sealed,
             self._sealed_meta,
-            self._finished,
             {name: table.groups for name, table in self.partitions.items() if not table.sealed},
-            sorted(self._ended),
+            next_group,
+            pending,
         )
 
     def recover_gate(self, version: int, next_group: int | None, pending: Sequence[int]) -> None:

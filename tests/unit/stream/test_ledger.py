@@ -162,12 +162,12 @@ def test_what_a_new_producer_is_told():
     ledger.seal("train_0", {"position": 2}, 0.0)
     put(ledger, "train_1", 2, groups=RowGroups((3,), (2,)))
     state = ledger.withdraw()
-    assert (state.sealed, state.meta, state.finished) == ("train_0", {"position": 2}, None)
-    assert state.accepted == {"train_1": [3]}
+    assert (state.sealed, state.meta) == ("train_0", {"position": 2})
+    assert (state.accepted, state.next_group, state.pending) == ({"train_1": [3]}, 4, [2])
     # Group 2 never came: its slot is free, and it is the next to be admitted.
     assert ledger.stats().groups_occupied == 3
     assert ledger.admit(1, "u", 0.0) == [2]
     ledger.record("filtered", 2, [2], "f")
     ledger.record("filtered", 2, [2], "f")
     assert ledger.stats().filtered == 2
-    assert ledger.withdraw().ended == [2]
+    assert (ledger.withdraw().pending, ledger.stats().groups_occupied) == ([], 3)
