@@ -6,6 +6,7 @@ processes, configuration parsing. Importing this package does not import torch.
 
 from relax_engine.algorithms.batch import needed_columns, training_columns
 from relax_engine.algorithms.constraints import Violation, violations
+from relax_engine.algorithms.corrections import importance_weights
 from relax_engine.algorithms.kl import kl_penalty
 from relax_engine.algorithms.objective import LossFn, LossInputs, PolicyLoss, make_policy_loss
 from relax_engine.algorithms.padded import Advantages, LossOutput, compute_advantages, policy_loss, reduce
@@ -32,6 +33,7 @@ __all__ = [
     "compute_advantages",
     "excluded_rows",
     "get",
+    "importance_weights",
     "kl_penalty",
     "loss_weights",
     "make_policy_loss",

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relax_engine.algorithms.advantages import whiten
+from relax_engine.algorithms.corrections.weights import batch_mean_weight, importance_correction
 from relax_engine.algorithms.kl import kl_penalty
-from relax_engine.algorithms.reduction import BatchTotals, loss_weights, row_ids
+from relax_engine.algorithms.reduction import BatchTotals, loss_weights, reducer_scale, row_ids
 from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.algorithms.spec import AdvantageInputs, AlgorithmSpec, PolicyTerms
 
@@ -27,11 +28,21 @@ def needed_columns(
 ) -> tuple[str, ...]:
     """Columns that `training_columns` needs: those of the algorithm, of its batch stage, of a KL in the reward."""
     needed = ["rewards", "loss_masks", *spec.advantage_columns]
-    if spec.batch_stage is not None:
+    if spec.batch_stage is not None or settings.tis_batch_normalize:
         needed += ["log_probs", "rollout_log_probs"]
     if settings.kl_in_reward:
         needed += ["ref_log_probs", settings.old_column(true_on_policy=true_on_policy)]
     return tuple(dict.fromkeys(needed))
+
+
+def produced_columns(spec: AlgorithmSpec, settings: AlgorithmSettings) -> tuple[str, ...]:
+    """Names of the columns that `training_columns` makes and the loss reads."""
+    names = ["advantages", "returns", "loss_weights", *spec.loss_columns]
+    if settings.tis_batch_normalize:
+        names.append("tis_mean")
+    if settings.custom_pg_loss_reducer_function_path is not None:
+        names.append("reducer_scale")
+    return tuple(names)
 
 
 def training_columns(
@@ -66,8 +77,11 @@ def training_columns(
         KeyError: a needed column is missing.
         ValueError: lengths do not match, or whitening a part of a batch.
     """
-    if settings.normalize_advantages and totals is not None:
-        raise ValueError("--normalize-advantages needs the whole global batch, not a part of it with its totals")
+    if totals is not None and (settings.normalize_advantages or settings.tis_batch_normalize):
+        raise ValueError(
+            "--normalize-advantages and --tis-batch-normalize need the whole global batch, not a part of it with its "
+            "totals"
+        )
     needed = set(needed_columns(spec, settings, true_on_policy=true_on_policy))
     missing = sorted(needed - columns.keys())
     if missing:
@@ -107,6 +121,30 @@ def training_columns(
         constant_length=settings.loss_constant_length,
         totals=totals,
     )
+    return result | _correction_columns(settings, tensors, mask, bounds, excluded, totals)
+
+
+def _correction_columns(
+    settings: AlgorithmSettings,
+    tensors: Mapping[str, Tensor],
+    mask: Tensor,
+    offsets: Tensor,
+    excluded: Tensor,
+    totals: BatchTotals | None,
+) -> dict[str, Tensor]:
+    """What corrections and hooks in the loss must know of the whole batch: one value each, repeated over `[R]`."""
+    import torch
+
+    result: dict[str, Tensor] = {}
+    if settings.tis_batch_normalize:
+        correction = importance_correction(tensors["log_probs"], tensors["rollout_log_probs"], mask, offsets, settings)
+        mean = batch_mean_weight(correction.weights, mask, offsets, settings)
+        result["tis_mean"] = mean.expand(mask.shape).contiguous()
+    if settings.custom_pg_loss_reducer_function_path is not None:
+        samples = tensors.get("sample_indices", torch.arange(offsets.numel() - 1))
+        result["reducer_scale"] = reducer_scale(
+            mask, samples, excluded, per_token=settings.calculate_per_token_loss, totals=totals
+        )
     return result
 
 

@@ -11,11 +11,12 @@ are sums weighted by `loss_weights`, or counts named `.../sum`), except those na
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from relax_engine.algorithms import registry
-from relax_engine.algorithms.corrections import truncated_importance_weights
+from relax_engine.algorithms.corrections.apply import corrected_loss
+from relax_engine.algorithms.hooks import LossHooks
 from relax_engine.algorithms.kl import kl_penalty
 from relax_engine.algorithms.loss import importance_ratio
 from relax_engine.algorithms.settings import AlgorithmSettings
@@ -27,10 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """Rows of one micro-batch: compact `[R]` columns by name, and response boundaries int64 `[rows + 1]`."""
+    """Rows of one micro-batch: compact `[R]` columns by name, and response boundaries int64 `[rows + 1]`.
+
+    `total_lengths` int64 `[rows]` counts prompt and response tokens; only hooks need it.
+    """
 
     columns: Mapping[str, Tensor]
     offsets: Tensor
+    total_lengths: Tensor | None = None
 
 
 LossFn = Callable[["Tensor", "Tensor | None", LossInputs], "tuple[Tensor, dict[str, Tensor]]"]
@@ -41,9 +46,10 @@ LossFn = Callable[["Tensor", "Tensor | None", LossInputs], "tuple[Tensor, dict[s
 class PolicyLoss:
     """Loss of one algorithm: `policy - entropy_coef * entropy + kl_loss_coef * KL`.
 
-    Which log-probs are the *old* ones is fixed when the loss is made: the column `log_probs`
-    (recomputed by the trainer), the engine's with `--use-rollout-logprobs` and where the algorithm
-    compares with the sampling policy, or, in true on-policy training, the current ones without gradient.
+    Which log-probs are the *old* ones (of the proximal policy) is fixed when the loss is made: the
+    column `log_probs` (recomputed by the trainer), the engine's with `--use-rollout-logprobs` and where
+    the algorithm compares with the sampling policy, or, where the weights do not change before the
+    batch has been trained, the current ones without gradient.
 
     Attributes:
         columns: Columns that every call needs.
@@ -53,12 +59,17 @@ class PolicyLoss:
     spec: AlgorithmSpec
     settings: AlgorithmSettings
     true_on_policy: bool
+    hooks: LossHooks = field(default_factory=LossHooks)
 
     @property
     def columns(self) -> tuple[str, ...]:
         names = ["loss_masks", "loss_weights", "advantages", "rollout_log_probs", *self.spec.loss_columns]
         if not self.true_on_policy and not self._old_is_rollout:
             names.append("log_probs")
+        if self.settings.tis_batch_normalize:
+            names.append("tis_mean")
+        if self.hooks.reducer is not None:
+            names.append("reducer_scale")
         if self.settings.needs_reference:
             names.append("ref_log_probs")
         return tuple(names)
@@ -87,16 +98,15 @@ class PolicyLoss:
         current, old = terms.log_probs, terms.old_log_probs
         rollout = column("rollout_log_probs")
         policy = self.spec.policy_loss(terms, settings)
-        per_token = policy.per_token
-        token_metrics = dict(policy.metrics)
-        if settings.use_tis:
-            correction = truncated_importance_weights(old, rollout, low=settings.tis_clip_low, high=settings.tis_clip)
-            per_token = per_token * correction.weights
-            token_metrics |= correction.metrics
+        corrected = corrected_loss(
+            policy.per_token, terms, rollout, settings, self.hooks, total_lengths=inputs.total_lengths
+        )
+        token_metrics = policy.metrics | corrected.metrics
+        policy_loss, per_token = self._reduced(corrected.per_token, corrected.keep, inputs)
         ratio = importance_ratio(current, old)
         abs_diff = (old - rollout).abs()
         token_metrics |= {
-            "pg_loss": per_token,
+            "pg_loss": corrected.per_token,
             "ppo_kl": old - current,
             "train_rollout_logprob_abs_diff": abs_diff,
         }
@@ -119,8 +129,8 @@ class PolicyLoss:
         if entropy is not None:
             token_metrics["entropy_loss"] = entropy.masked_fill(masked, 0.0)
 
-        loss = (weights * per_token).sum()
-        metrics = {name: (weights * value.detach()).sum() for name, value in token_metrics.items()}
+        loss = policy_loss + (weights * per_token).sum()
+        metrics = corrected.sums | {name: (weights * value.detach()).sum() for name, value in token_metrics.items()}
         metrics["loss"] = loss.detach()
         metrics["loss_weight/sum"] = weights.sum()
         metrics["loss_tokens/sum"] = (~masked).sum().to(weights.dtype)
@@ -150,8 +160,24 @@ class PolicyLoss:
             columns=inputs.columns,
         )
 
+    def _reduced(self, per_token: Tensor, keep: Tensor, inputs: LossInputs) -> tuple[Tensor, Tensor]:
+        """The policy loss as a user's reducer sums it, and what is left to the token weights `[R]`."""
+        if self.hooks.reducer is None:
+            return per_token.new_zeros(()), per_token
+        if inputs.total_lengths is None:
+            raise ValueError("--custom-pg-loss-reducer-function-path needs the total lengths of the samples")
+        lengths = inputs.offsets.diff().tolist()
+        masks = list(keep.to(per_token.dtype).split(lengths))
+        reduce = self.hooks.reducer(
+            inputs.total_lengths.tolist(), lengths, masks, self.settings.calculate_per_token_loss
+        )
+        scale = inputs.columns["reducer_scale"]
+        # An empty micro-batch has no scale, and nothing to scale.
+        reduced = reduce(per_token) * scale[0] if scale.numel() else per_token.sum()
+        return reduced, per_token.new_zeros(per_token.shape)
 
-def make_policy_loss(settings: AlgorithmSettings, *, true_on_policy: bool = False) -> PolicyLoss:
+
+def make_policy_loss(settings: AlgorithmSettings, *, true_on_policy: bool = False, args: Any = None) -> PolicyLoss:
     """The loss of the algorithm that `settings.advantage_estimator` names.
 
     Args:
@@ -159,17 +185,20 @@ def make_policy_loss(settings: AlgorithmSettings, *, true_on_policy: bool = Fals
         true_on_policy: The weights have not changed since the batch was sampled (one optimizer
             step per batch, no staleness), so the old log-probs are the current ones and need not
             be recomputed.
+        args: What user functions get first: every flag as an attribute.
 
     Raises:
         KeyError: unknown algorithm.
-        ValueError: `--use-tis` together with `--use-rollout-logprobs`.
+        ValueError: corrections together with `--use-rollout-logprobs`, or a path that names no function.
+        ImportError: a user's module cannot be imported.
     """
-    if settings.use_tis and settings.use_rollout_logprobs:
+    if settings.weights_policies and settings.use_rollout_logprobs:
         raise ValueError(
-            "--use-tis corrects recomputed log-probs towards the engine's, --use-rollout-logprobs already uses the "
-            "engine's: remove one of them"
+            "--use-tis and --use-decoupled-ppo correct the trainer's log-probs towards the engine's, "
+            "--use-rollout-logprobs already uses the engine's: remove one of them"
         )
-    return PolicyLoss(registry.get(settings.advantage_estimator), settings, true_on_policy)
+    hooks = LossHooks.load(settings, args)
+    return PolicyLoss(registry.get(settings.advantage_estimator), settings, true_on_policy, hooks)
 
 
 def _max(values: Tensor) -> Tensor:

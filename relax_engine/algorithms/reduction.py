@@ -106,3 +106,30 @@ def loss_weights(
     else:
         raise ValueError(f"unknown reduction {how!r}; use sample_mean, token_mean or constant")
     return weights.float()
+
+
+def reducer_scale(
+    mask: Tensor,
+    sample_of_row: Tensor,
+    excluded: Tensor,
+    *,
+    per_token: bool,
+    totals: BatchTotals | None = None,
+) -> Tensor:
+    """What turns the sum of a user's reducer into a mean over the global batch, as a column f32 `[R]` of one value.
+
+    1 over the unmasked tokens of the batch (`per_token`), or over its samples.
+
+    Args:
+        mask: `[R]`, nonzero where a token counts; without excluded rows.
+        sample_of_row: int64 `[rows]`, sample indices.
+        excluded: bool `[rows]`.
+        per_token: Whether the reducer adds up tokens, or means of samples.
+        totals: Size of the global batch when the rows are only a part of it.
+    """
+    import torch
+
+    if totals is None:
+        totals = BatchTotals(samples=sample_of_row[~excluded].unique().numel(), tokens=int((mask != 0).sum()))
+    count = max(totals.tokens if per_token else totals.samples, 1)
+    return torch.full(mask.shape, 1.0 / count, device=mask.device)

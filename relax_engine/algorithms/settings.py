@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 Reduction = Literal["sample_mean", "token_mean", "constant"]
 KlType = Literal["k1", "k2", "k3", "low_var_kl"]
+TisLevel = Literal["token", "sequence", "geometric"]
+TisMode = Literal["truncate", "mask"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +47,18 @@ class AlgorithmSettings:
     disable_grpo_std_normalization: bool = False
     calculate_per_token_loss: bool = False
     loss_constant_length: int | None = None
+    use_rollout_logprobs: bool = False
+    use_decoupled_ppo: bool = False
     use_tis: bool = False
     tis_clip: float = 2.0
     tis_clip_low: float = 0.0
-    use_rollout_logprobs: bool = False
+    tis_level: TisLevel = "token"
+    tis_mode: TisMode = "truncate"
+    tis_batch_normalize: bool = False
+    custom_tis_function_path: str | None = None
+    use_opsm: bool = False
+    opsm_delta: float = 1e-4
+    custom_pg_loss_reducer_function_path: str | None = None
 
     @classmethod
     def from_config(cls, config: Any) -> AlgorithmSettings:
@@ -86,10 +96,17 @@ class AlgorithmSettings:
         """Whether log-probs of the reference model are needed at all."""
         return self.kl_in_loss or self.kl_in_reward
 
+    @property
+    def weights_policies(self) -> bool:
+        """Whether the loss is weighted by the proximal over the behaviour policy."""
+        return self.use_tis or self.use_decoupled_ppo or self.custom_tis_function_path is not None
+
     def old_column(self, *, true_on_policy: bool) -> str:
         """The column that holds the old policy's log-probs when advantages are computed.
 
-        The engine's where they are taken for the trainer's own (`use_rollout_logprobs`) or are the
-        same by construction (`true_on_policy`), else the ones that the trainer recomputed.
+        The engine's where they are taken for the trainer's own (`use_rollout_logprobs`), are the same by
+        construction (`true_on_policy`), or where the trainer's are not known yet (`use_decoupled_ppo`), else the ones
+        that the trainer recomputed.
         """
-        return "rollout_log_probs" if self.use_rollout_logprobs or true_on_policy else "log_probs"
+        engine = self.use_rollout_logprobs or self.use_decoupled_ppo or true_on_policy
+        return "rollout_log_probs" if engine else "log_probs"

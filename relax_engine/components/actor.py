@@ -14,10 +14,11 @@ import numpy as np
 from ray import serve
 
 from relax_engine.algorithms import registry
+from relax_engine.algorithms.corrections.mismatch import step_sample_size
 from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.checkpoint.manager import CheckpointManager
-from relax_engine.components.advantages import advantage_columns, supervised_weights
-from relax_engine.components.mode import actor_columns, steps_per_rollout, trains_on_policy
+from relax_engine.components.advantages import advantage_columns, mismatch, supervised_weights
+from relax_engine.components.mode import actor_columns, old_is_current, steps_per_rollout, trains_on_policy
 from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.components.train_group import TrainGroup, load_weights
 from relax_engine.observe.metrics import MetricsLog
@@ -147,8 +148,7 @@ class Actor(Role):
             batch, self._dropped_stale, self._step_metrics = split_stale(
                 batch, self.version, self.config.staleness_bound
             )
-            if self.colocate:
-                batch = self._complete(batch)
+            batch = self._complete(batch)
         if batch.num_rows == 0:
             logger.warning("step %d: all samples were too stale to train on", self.step)
             return self._step_metrics
@@ -172,7 +172,7 @@ class Actor(Role):
         metrics["perf/actor_train_time"] = seconds
         metrics["perf/actor_train_tok_per_s"] = tokens / max(seconds, 1e-9)
         metrics["perf/samples"] = float(batch.num_rows)
-        metrics |= self._step_metrics
+        metrics |= self._step_metrics | step_sample_size(metrics, prefix="train/")
         if trains_on_policy(self.config) and not self.supervised:
             metrics[LOG_PROB_GAP] = metrics["train/train_rollout_logprob_abs_diff/max"]
             # Every sample of the step was made by the weights of the last sync: no better probe.
@@ -180,13 +180,15 @@ class Actor(Role):
         return metrics
 
     def _complete(self, batch: ColumnBatch) -> ColumnBatch:
-        """Add the log-prob columns that other roles add in fully-async mode."""
+        """Add the log-prob columns that no other role has added."""
         args = self.args
+        if batch.num_rows == 0:
+            return batch
         budget = args.log_probs_max_tokens_per_gpu or _FORWARD_BUDGET
         added: dict[str, Column] = {}
-        wanted = self._needed_columns()
+        wanted = self._needed_columns() | ({"log_probs"} if args.get_mismatch_metrics else set())
         for column, weights in (("log_probs", None), ("ref_log_probs", "reference")):
-            if column in wanted:
+            if column in wanted and column not in batch:
                 with self.phase(column):
                     added[column] = self.group.forward_log_probs(
                         batch, temperature=args.rollout_temperature, max_tokens=budget, weights=weights
@@ -194,14 +196,17 @@ class Actor(Role):
         if "log_probs" in added:
             gap = np.abs(added["log_probs"].values - batch["rollout_log_probs"].values)
             self._step_metrics[LOG_PROB_GAP] = float(gap.max(initial=0.0))
-        return batch.with_columns(**added)
+        batch = batch.with_columns(**added)
+        if "log_probs" in batch:
+            self._step_metrics |= mismatch(batch)
+        return batch
 
     def _needed_columns(self) -> set[str]:
         """What advantages and loss read."""
         from relax_engine.algorithms.batch import needed_columns
         from relax_engine.algorithms.objective import make_policy_loss
 
-        on_policy = trains_on_policy(self.config)
+        on_policy = old_is_current(self.config)
         loss = make_policy_loss(self.algorithm, true_on_policy=on_policy)
         return {*loss.columns, *needed_columns(self.spec, self.algorithm, true_on_policy=on_policy)}
 

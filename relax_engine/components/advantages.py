@@ -10,25 +10,43 @@ from ray import serve
 
 from relax_engine.algorithms import registry
 from relax_engine.algorithms.batch import training_columns
+from relax_engine.algorithms.corrections.mismatch import mismatch_metrics
+from relax_engine.algorithms.custom_advantage import with_custom_advantage
 from relax_engine.algorithms.settings import AlgorithmSettings
-from relax_engine.components.mode import ROLLOUT_COLUMNS, forward_columns, steps_per_rollout, trains_on_policy
+from relax_engine.components.mode import ROLLOUT_COLUMNS, forward_columns, old_is_current, steps_per_rollout
 from relax_engine.components.role import Role, ingress
 from relax_engine.config import RunConfig
 from relax_engine.stream.columns import Column, ColumnBatch
+from relax_engine.utils.hooks import load_function
 
 
 def advantage_columns(batch: ColumnBatch, config: RunConfig) -> dict[str, Column]:
     """`advantages`, `returns` and `loss_weights` for the rows of one optimizer step."""
     settings = AlgorithmSettings.from_config(config.flat)
     masks = batch["loss_masks"]
+    spec = registry.get(settings.advantage_estimator)
+    custom = config.flat.custom_advantage_function_path
+    if custom is not None:
+        spec = with_custom_advantage(
+            spec, load_function(custom), config.flat, [name for name in batch if name != "tokens"]
+        )
     tensors = training_columns(
-        registry.get(settings.advantage_estimator),
+        spec,
         settings,
         {name: column.values for name, column in batch.items() if name != "tokens"},
         masks.offsets,
-        true_on_policy=trains_on_policy(config),
+        true_on_policy=old_is_current(config),
     )
     return {name: Column(tensor.numpy(), masks.offsets) for name, tensor in tensors.items()}
+
+
+def mismatch(batch: ColumnBatch) -> dict[str, float]:
+    """How far the columns `log_probs` and `rollout_log_probs` of a batch are apart, as `mismatch/...` metrics."""
+    import torch
+
+    train, rollout = (torch.tensor(batch[name].values) for name in ("log_probs", "rollout_log_probs"))
+    metrics = mismatch_metrics(train, rollout, torch.tensor(batch["loss_masks"].values) != 0)
+    return {name: float(value) for name, value in metrics.items()}
 
 
 def supervised_weights(batch: ColumnBatch) -> Column:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from relax_engine.algorithms import registry
+from relax_engine.algorithms.batch import produced_columns
+from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.config import RunConfig
 from relax_engine.config.roles import required_roles
 
@@ -31,6 +34,13 @@ def trains_on_policy(config: RunConfig) -> bool:
     return config.staleness_bound == 0 and steps_per_rollout(config) == 1
 
 
+def old_is_current(config: RunConfig) -> bool:
+    """Whether the old policy of the loss is the current one without gradient: the weights do not change between the
+    sampling and the step, or, with `--use-decoupled-ppo`, between the start of the step and its only update."""
+    decoupled = config.flat.use_decoupled_ppo and steps_per_rollout(config) == 1
+    return trains_on_policy(config) or decoupled
+
+
 def forward_columns(config: RunConfig) -> dict[str, str]:
     """The run's forward-only roles, and the column that each adds to every row."""
     return {role: LOG_PROB_COLUMNS[role] for role in required_roles(config) if role in LOG_PROB_COLUMNS}
@@ -42,5 +52,7 @@ def actor_columns(config: RunConfig) -> list[str]:
         return list(SFT_COLUMNS)
     columns = list(ROLLOUT_COLUMNS)
     if config.mode == "fully_async":
-        columns += [*forward_columns(config).values(), "advantages", "returns", "loss_weights"]
+        settings = AlgorithmSettings.from_config(config.flat)
+        spec = registry.get(settings.advantage_estimator)
+        columns += [*forward_columns(config).values(), *produced_columns(spec, settings)]
     return columns

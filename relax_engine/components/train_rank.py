@@ -17,7 +17,7 @@ import numpy as np
 import ray
 
 from relax_engine.algorithms.settings import AlgorithmSettings
-from relax_engine.components.mode import trains_on_policy
+from relax_engine.components.mode import old_is_current
 from relax_engine.config import RunConfig
 from relax_engine.stream.columns import Column, ColumnBatch
 from relax_engine.utils.network import free_port
@@ -123,7 +123,7 @@ class TrainRank:
         if self.config.flat.loss_type == "sft":
             return make_sft_loss()
         settings = AlgorithmSettings.from_config(self.config.flat)
-        return make_policy_loss(settings, true_on_policy=trains_on_policy(self.config))
+        return make_policy_loss(settings, true_on_policy=old_is_current(self.config), args=self.config.flat)
 
     def push_weights(self, receivers: Sequence[Any], version: int) -> SyncReport | None:
         """Send this model to `receivers`. Collective; the source rank returns the report.

@@ -16,7 +16,18 @@ from relax_engine.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-_SUBJECTS = ("modes", "batching", "algorithm", "optimizer", "reward", "model", "checkpoint", "data", "accepted")
+_SUBJECTS = (
+    "modes",
+    "batching",
+    "algorithm",
+    "corrections",
+    "optimizer",
+    "reward",
+    "model",
+    "checkpoint",
+    "data",
+    "accepted",
+)
 _ORDER = {"error": 0, "warning": 1, "note": 2}
 
 

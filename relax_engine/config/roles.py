@@ -31,8 +31,9 @@ def required_roles(config: RunConfig) -> tuple[str, ...]:
     Supervised training has a producer of rows and the actor. Colocate has rollout and actor, and the actor computes
     everything else in process. Fully async adds the advantages role, a reference where a KL term is used, and
     actor_fwd where the old policy's log-probs have to be computed: not when the engine's are taken for them
-    (`use_rollout_logprobs`), and not when old and current policy are the same (no staleness, one step per rollout),
-    unless the algorithm compares both policies over the whole batch.
+    (`use_rollout_logprobs`), not when old and current policy are the same (no staleness, one step per rollout), and not
+    when the old policy is the actor's own at the start of its step (`use_decoupled_ppo`), unless the algorithm compares
+    both policies over the whole batch.
     """
     if config.algorithm.loss_type == "sft":
         return ("sft", "actor")
@@ -40,7 +41,8 @@ def required_roles(config: RunConfig) -> tuple[str, ...]:
         return ("rollout", "actor")
     roles = ["rollout"]
     on_policy = config.staleness_bound == 0 and config.data.num_steps_per_rollout == 1
-    if (not config.algorithm.use_rollout_logprobs and not on_policy) or compares_policies(config):
+    elsewhere = config.algorithm.use_rollout_logprobs or config.algorithm.use_decoupled_ppo or on_policy
+    if not elsewhere or compares_policies(config):
         roles.append("actor_fwd")
     if uses_reference(config):
         roles.append("reference")

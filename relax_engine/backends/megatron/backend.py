@@ -236,6 +236,7 @@ class MegatronBackend:
         inputs = LossInputs(
             columns={name: torch.tensor(rows[name].values).to(self._device) for name in names},
             offsets=self._to_device(packing.response_offsets),
+            total_lengths=self._to_device(rows["tokens"].lengths),
         )
         per_token, entropies = (output[0], output[1]) if entropy else (output, None)
         loss, metrics = loss_fn(per_token, entropies, inputs)

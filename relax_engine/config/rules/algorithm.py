@@ -60,24 +60,15 @@ def kl_loss_is_used(config: RunConfig, report: Reporter) -> Findings:
 
 @rule
 def one_behaviour_policy(config: RunConfig, report: Reporter) -> Findings:
-    """Truncated importance sampling compares two policies that --use-rollout-logprobs makes one."""
-    if config.algorithm.use_tis and config.algorithm.use_rollout_logprobs:
-        yield report.error(
-            "use_tis use_rollout_logprobs",
-            "with the engine's log-probs as the old policy every importance weight is 1",
-            "remove one of the two flags",
-        )
-
-
-@rule
-def tis_range(config: RunConfig, report: Reporter) -> Findings:
-    """The clamp of the importance weight is a range, and is used."""
+    """Importance weights compare two policies that --use-rollout-logprobs makes one."""
     settings = config.algorithm
-    if settings.tis_clip_low > settings.tis_clip:
-        yield report.error("tis_clip_low tis_clip", "the lower clamp lies above the upper one", "--tis-clip-low 0")
-    given = [name for name in ("tis_clip", "tis_clip_low") if name in config.explicit()]
-    if given and not settings.use_tis:
-        yield report.warning(f"{' '.join(given)} use_tis", "without effect", "add --use-tis")
+    for name in ("use_tis", "use_decoupled_ppo", "custom_tis_function_path"):
+        if getattr(settings, name) and settings.use_rollout_logprobs:
+            yield report.error(
+                f"{name} use_rollout_logprobs",
+                "with the engine's log-probs as the old policy every importance weight is 1",
+                "remove one of the two flags",
+            )
 
 
 @rule

@@ -8,6 +8,15 @@ from pathlib import Path
 from relax_engine.config.rules.base import Findings, Reporter, rule
 from relax_engine.config.run_config import RunConfig
 
+HOOKS = (
+    "custom_rm_path",
+    "custom_generate_function_path",
+    "custom_tis_function_path",
+    "custom_pg_loss_reducer_function_path",
+    "custom_advantage_function_path",
+)
+"""Flags that name a function of the user."""
+
 
 @rule
 def reward_is_named(config: RunConfig, report: Reporter) -> Findings:
@@ -39,7 +48,7 @@ def group_reward_is_custom(config: RunConfig, report: Reporter) -> Findings:
 @rule
 def hooks_exist(config: RunConfig, report: Reporter) -> Findings:
     """Functions named by flags are `package.module.function` or `file.py:function`, and their home exists."""
-    for name in ("custom_rm_path", "custom_generate_function_path"):
+    for name in HOOKS:
         path = getattr(config.flat, name)
         if path is None:
             continue

@@ -85,11 +85,46 @@ class Algorithm(Section):
     use_rollout_logprobs: bool = False
     """Take the engine's log-probs as the old policy instead of recomputing them; excludes `--use-tis`."""
 
+    use_decoupled_ppo: bool = False
+    """Decoupled PPO: clip around the trainer's policy at the start of the step, whatever the age of the samples, and
+    weight the loss by that policy over the engine's. The `--tis-*` flags shape the weight."""
+
     use_tis: bool = False
-    """Truncated importance sampling: weight each token by `exp(old - rollout)`, clamped."""
+    """Truncated importance sampling: weight the loss by `exp(old - rollout)`, bounded."""
 
     tis_clip: float = flag(2.0, gt=0)
-    """Upper clamp of the truncated importance weight."""
+    """Upper bound of the importance weight."""
 
     tis_clip_low: float = flag(0.0, ge=0)
-    """Lower clamp of the truncated importance weight."""
+    """Lower bound of the importance weight."""
+
+    tis_level: Literal["token", "sequence", "geometric"] = "token"
+    """Ratio that becomes the weight: the token's own, the product over the response (`sequence`), or the geometric mean
+    over the response."""
+
+    tis_mode: Literal["truncate", "mask"] = "truncate"
+    """What happens to a weight outside of the bounds: cut to the bound, or its tokens left out (`mask`, IcePop)."""
+
+    tis_batch_normalize: bool = False
+    """Divide importance weights by their mean over the batch."""
+
+    custom_tis_function_path: str | None = None
+    """Your correction in place of `--use-tis`: `fn(args, *, pg_loss, train_log_probs, rollout_log_probs, loss_masks,
+    total_lengths, response_lengths)` returns `(pg_loss, masks, metrics)`."""
+
+    get_mismatch_metrics: bool = False
+    """Recompute log-probs with the trainer even where training does not need them, to log how far they are from the
+    engine's."""
+
+    use_opsm: bool = False
+    """Off-policy sequence masking: leave out responses with a negative advantage that the policy has already left."""
+
+    opsm_delta: float = flag(1e-4, ge=0, unit="nats per token")
+    """Mean of old minus current log-probs above which `--use-opsm` leaves a response out."""
+
+    custom_pg_loss_reducer_function_path: str | None = None
+    """Your reduction of the policy loss: `fn(total_lengths, response_lengths, masks, calculate_per_token_loss)` returns
+    a function from token losses to their sum over the samples at hand."""
+
+    custom_advantage_function_path: str | None = None
+    """Your advantages: `fn(args, rollout_data)` puts lists of tensors under `advantages` and `returns`."""

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from relax_engine.algorithms import LossInputs, loss_weights, make_sft_loss
-from relax_engine.algorithms.corrections import truncated_importance_weights
 from relax_engine.algorithms.loss import ppo_clip
 
 
@@ -42,22 +41,6 @@ def test_without_dual_clip_the_loss_grows_with_the_ratio() -> None:
 def test_dual_clip_constant_must_exceed_one() -> None:
     with pytest.raises(ValueError, match=r"--eps-clip-c 0\.9"):
         ppo_clip(torch.ones(1), torch.ones(1), eps_low=0.2, eps_high=0.2, eps_c=0.9)
-
-
-def test_tis_truncates_and_reports() -> None:
-    train = torch.tensor([-1.0, -1.0, -3.0], requires_grad=True)
-    correction = truncated_importance_weights(train, torch.tensor([-1.0, -2.0, -1.0]), low=0.5, high=2.0)
-    assert correction.weights.tolist() == pytest.approx([1.0, 2.0, 0.5])
-    assert not correction.weights.requires_grad
-    assert correction.metrics["tis"].tolist() == pytest.approx([1.0, math.e, math.exp(-2)])
-    assert correction.metrics["tis_clipfrac"].tolist() == [0.0, 1.0, 1.0]
-    assert correction.metrics["mismatch_kl"].tolist() == pytest.approx([0.0, -1.0, 2.0])
-    assert correction.metrics["mismatch_k3_kl"].tolist() == pytest.approx([0.0, math.e - 2, math.exp(-2) + 1])
-
-
-def test_tis_bounds_must_be_ordered() -> None:
-    with pytest.raises(ValueError, match=r"--tis-clip-low 3\.0 and --tis-clip 2\.0"):
-        truncated_importance_weights(torch.zeros(1), torch.zeros(1), low=3.0, high=2.0)
 
 
 def test_sft_loss_is_the_mean_negative_log_likelihood_of_unmasked_tokens() -> None:

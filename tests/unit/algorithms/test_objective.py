@@ -221,3 +221,68 @@ def test_contradictions_and_omissions_are_errors() -> None:
     current, columns = batch(settings)
     with pytest.raises(ValueError, match="--entropy-coef"):
         make_policy_loss(settings)(current, None, rows_of(columns, slice(0, 5)))
+
+
+def test_decoupled_ppo_is_ppo_where_proximal_and_behaviour_policy_agree() -> None:
+    current, columns = batch(AlgorithmSettings())
+    columns["rollout_log_probs"] = columns["log_probs"]
+    inputs = rows_of(columns, slice(0, 5))
+    results = []
+    for settings in (AlgorithmSettings(), AlgorithmSettings(use_decoupled_ppo=True)):
+        leaf = current.clone().requires_grad_()
+        loss, _ = make_policy_loss(settings)(leaf, None, inputs)
+        loss.backward()
+        results.append((loss.item(), leaf.grad))
+    assert results[0][0] == results[1][0]
+    assert results[0][1] is not None
+    assert results[1][1] is not None
+    assert results[0][1].equal(results[1][1])
+
+
+def test_decoupled_ppo_clips_around_the_proximal_policy_and_weights_by_proximal_over_behaviour() -> None:
+    settings = AlgorithmSettings(use_decoupled_ppo=True, tis_clip=5.0, eps_clip=0.2)
+    behaviour, proximal, current = -1.0, -0.5, -0.4  # current / behaviour would be clipped, current / proximal is not
+    one = {
+        "loss_masks": torch.ones(1),
+        "loss_weights": torch.ones(1),
+        "advantages": torch.ones(1),
+        "rollout_log_probs": torch.tensor([behaviour]),
+        "log_probs": torch.tensor([proximal]),
+    }
+    leaf = torch.tensor([current], requires_grad=True)
+    loss, _ = make_policy_loss(settings)(leaf, None, LossInputs(one, torch.tensor([0, 1])))
+    loss.backward()
+    expected = math.exp(proximal - behaviour) * math.exp(current - proximal)
+    assert loss.item() == pytest.approx(-expected)
+    assert leaf.grad is not None
+    assert float(leaf.grad) == pytest.approx(-expected)
+
+
+def test_opsm_leaves_bad_distant_sequences_out() -> None:
+    settings = AlgorithmSettings(use_opsm=True, opsm_delta=0.2)
+    current, columns = batch(settings)
+    current = columns["log_probs"].clone()
+    current[100:105] -= 1.0  # row 1 (negative advantage)
+    current[0:100] -= 1.0  # row 0 (positive)
+    leaf = current.requires_grad_()
+    loss, metrics = make_policy_loss(settings)(leaf, None, rows_of(columns, slice(0, 5)))
+    loss.backward()
+    assert leaf.grad is not None
+    unmasked = columns["loss_masks"] != 0
+    assert not leaf.grad[100:105].any()
+    assert leaf.grad[110:115][unmasked[110:115]].all()  # row 4 is bad, but near
+    assert leaf.grad[0:100][unmasked[0:100]].all()
+    assert float(metrics["opsm_clipfrac"]) == pytest.approx(1 / 5)
+
+
+def test_batch_normalised_weights_have_mean_one_in_any_split() -> None:
+    settings = AlgorithmSettings(use_tis=True, tis_batch_normalize=True, calculate_per_token_loss=True)
+    current, columns = batch(settings)
+    plain = AlgorithmSettings(use_tis=True, calculate_per_token_loss=True)
+    mean = float(columns["tis_mean"][0])
+    loss = float(make_policy_loss(settings)(current, None, rows_of(columns, slice(0, 5)))[0])
+    expected = float(make_policy_loss(plain)(current, None, rows_of(columns, slice(0, 5)))[0]) / mean
+    assert loss == pytest.approx(expected, rel=1e-5)
+    splits = ((slice(0, 2), slice(0, 105)), (slice(2, 5), slice(105, 115)))
+    parts = [make_policy_loss(settings)(current[span], None, rows_of(columns, rows))[0] for rows, span in splits]
+    assert float(sum(parts)) == pytest.approx(loss, rel=1e-5)

@@ -18,7 +18,6 @@ from relax_engine.algorithms import (
     training_columns,
 )
 from relax_engine.algorithms.advantages import whiten
-from relax_engine.algorithms.corrections import truncated_importance_weights
 from relax_engine.algorithms.loss import ppo_clip
 
 VERL_REDUCTIONS = {
@@ -202,28 +201,6 @@ def test_slime_broadcast(case: Case) -> None:
     actual = training_columns(get("grpo"), AlgorithmSettings(), columns, offsets)
     assert_close(actual["advantages"], flat(case["expected"]["returns"]))
     assert_close(actual["returns"], flat(case["expected"]["returns"]))
-
-
-@cases("slime", "tis/vanilla_tis_function")
-def test_slime_tis(case: Case) -> None:
-    inputs, expected = case["inputs"], case["expected"]
-    correction = truncated_importance_weights(
-        flat(inputs["train_log_probs"]),
-        flat(inputs["rollout_log_probs"]),
-        low=inputs["tis_clip_low"],
-        high=inputs["tis_clip"],
-    )
-    assert_close(torch.tensor(inputs["pg_loss"]) * correction.weights, torch.tensor(expected["pg_loss"]))
-    for name in ("tis", "tis_clipfrac", "tis_abs"):
-        assert_close(correction.metrics[name], torch.tensor(expected[name]))
-
-
-@cases("verl", "tis_weights")
-def test_verl_token_tis(case: Case) -> None:
-    inputs, expected = case["inputs"], case["expected"]
-    log_ratio, mask = padded(inputs["log_ratio"]), padded(inputs["response_mask"])
-    correction = truncated_importance_weights(log_ratio, torch.zeros_like(log_ratio), low=0.0, high=inputs["threshold"])
-    assert_close(correction.weights * mask, padded(expected["weights"]))
 
 
 @cases("verl", "masked_whiten")

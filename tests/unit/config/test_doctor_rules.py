@@ -120,8 +120,24 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("kl_loss_is_used", {"use_kl_loss": True}, "note", "weight 0"),
     ("kl_loss_is_used", {"use_unbiased_kl": True}, "warning", "no KL term to correct"),
     ("one_behaviour_policy", {"use_tis": True, "use_rollout_logprobs": True}, "error", "every importance weight is 1"),
+    ("one_behaviour_policy", {"use_decoupled_ppo": True, "use_rollout_logprobs": True}, "error", "--use-decoupled-ppo"),
     ("tis_range", {"use_tis": True, "tis_clip": 1.0, "tis_clip_low": 1.5}, "error", "lies above the upper"),
     ("tis_range", {"tis_clip": 3.0}, "warning", "--tis-clip 3.0, --use-tis (not set): without effect"),
+    (
+        "tis_range",
+        {"custom_tis_function_path": "json.loads", "tis_mode": "mask"},
+        "warning",
+        "your function makes the weights",
+    ),
+    (
+        "tis_mean_is_known_before_the_step",
+        {"use_tis": True, "tis_batch_normalize": True},
+        "error",
+        "not known before the step",
+    ),
+    ("opsm_has_an_old_policy", {"opsm_delta": 0.1}, "warning", "add --use-opsm"),
+    ("opsm_has_an_old_policy", {"use_opsm": True}, "warning", "by the policy that sampled it"),
+    ("decoupling_needs_stale_data", {"use_decoupled_ppo": True}, "note", "so this is --use-tis"),
     ("one_reduction", {"calculate_per_token_loss": True, "loss_constant_length": 8}, "error", "different ways"),
     ("group_of_one", {"n_samples_per_prompt": 1}, "warning", "every advantage is 0"),
     ("flags_of_other_algorithms", {"gamma": 0.9}, "warning", "read by ppo, reinforce_plus_plus"),
@@ -142,6 +158,12 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("hooks_exist", {"custom_rm_path": "reward_func"}, "error", "no function is named"),
     ("hooks_exist", {"custom_rm_path": "no_such.module.reward"}, "error", "there is no module no_such.module"),
     ("hooks_exist", {"custom_rm_path": "no/such.py:reward"}, "error", "there is no file no/such.py"),
+    (
+        "hooks_exist",
+        {"custom_tis_function_path": "no/such.py:tis"},
+        "error",
+        "--custom-tis-function-path no/such.py:tis",
+    ),
     ("hooks_exist", {"custom_generate_function_path": "json.nothing.generate"}, "error", "no module json.nothing"),
     ("accepted_without_effect", {"attention_backend": "flash"}, "note", "--attention-backend flash: accepted"),
     ("convenience_is_missing", {"use_wandb": True}, "warning", "metrics go to metrics.jsonl"),
@@ -198,6 +220,7 @@ def test_complete_runs_have_no_findings(complete: RunConfig, run_files: Any) -> 
     assert check(complete) == []
     assert check(complete.replace(**ASYNC)) == []
     assert check(complete.replace(use_tis=True)) == []
+    assert check(complete.replace(**ASYNC, use_tis=True, tis_batch_normalize=True, use_opsm=True)) == []
     reference = {**ASYNC, **KL, "resource": WITH_REFERENCE}
     assert check(complete.replace(**reference)) == []
     sft = {"loss_type": "sft", "rm_type": None, "resource": {"actor": [1, 1]}, "global_batch_size": 3}
@@ -211,6 +234,8 @@ def test_own_log_probs_need_no_actor_fwd(complete: RunConfig) -> None:
     config = complete.replace(fully_async=True, resource=resource, max_staleness=1, use_rollout_logprobs=True)
     assert check(config) == []
     assert check(complete.replace(fully_async=True, resource=resource)) == []
+    decoupled = complete.replace(fully_async=True, resource=resource, max_staleness=1, use_decoupled_ppo=True)
+    assert check(decoupled) == []
 
 
 def test_staleness_rules_of_an_algorithm_ignore_colocate(complete: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
