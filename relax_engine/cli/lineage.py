@@ -58,6 +58,19 @@ def _parser() -> argparse.ArgumentParser:
     tagging.add_argument("name")
     tagging.add_argument("alias")
     tagging.add_argument("ref", help=_REF)
+    differing = add("diff", _diff, "what differs between two artifacts and what they were made from")
+    differing.add_argument("left", help=_REF)
+    differing.add_argument("right", help=_REF)
+    add("log", _log, "the versions of a name, newest first, with their figures and aliases").add_argument("name")
+    collecting = add("gc", _gc, "remove what unfinished publications left; versions are never touched")
+    collecting.add_argument(
+        "--grace-hours",
+        type=float,
+        default=24.0,
+        metavar="HOURS",
+        help="leave alone what is younger, since a publication may still need it (default: %(default)g)",
+    )
+    collecting.add_argument("--dry-run", action="store_true", help="list what would go, and remove nothing")
     add("which", _which, "name the artifacts that hold a file, by content").add_argument(
         "file", help="file or directory"
     )
@@ -153,6 +166,58 @@ def _which(store: ArtifactStore, options: argparse.Namespace) -> int:
     if not found:
         print(f"relax lineage: no artifact holds the content of {options.file}", file=sys.stderr)
     return 0 if found else 1
+
+
+def _diff(store: ArtifactStore, options: argparse.Namespace) -> int:
+    diff = store.diff(options.left, options.right)
+    if options.json:
+        from dataclasses import asdict
+
+        _write_json(asdict(diff))
+        return 0
+    from rich.table import Table
+
+    table = Table("", "", diff.left, diff.right, box=None, pad_edge=False)
+    for section in ("ancestors", "producer", "metadata", "metrics", "files"):
+        for key, (left, right) in getattr(diff, section).items():
+            table.add_row(f"[dim]{section}[/]", key, _cell(section, left), _cell(section, right))
+    _console().print(table if table.row_count else f"{diff.left} and {diff.right} are the same in all but their names")
+    return 0
+
+
+def _cell(section: str, value: object) -> str:
+    if value is None:
+        return "[dim]-[/]"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value)[:12] if section == "files" else str(value)
+
+
+def _log(store: ArtifactStore, options: argparse.Namespace) -> int:
+    versions = list(reversed(store.versions(options.name)))
+    aliases: dict[int, list[str]] = {}
+    for alias, number in store.aliases(options.name).items():
+        aliases.setdefault(number, []).append(alias)
+    if options.json:
+        _write_json([{**version.to_json(), "aliases": aliases.get(version.version, [])} for version in versions])
+        return 0
+    console = _console()
+    for version in versions:
+        names = "".join(f"  [green]{alias}[/]" for alias in aliases.get(version.version, ()))
+        console.print(_describe(version) + names)
+    return 0
+
+
+def _gc(store: ArtifactStore, options: argparse.Namespace) -> int:
+    result = store.collect_garbage(grace_s=options.grace_hours * 3600, dry_run=options.dry_run)
+    if options.json:
+        _write_json({"removed": result.removed, "kept": result.kept, "dry_run": options.dry_run})
+        return 0
+    for key in result.removed:
+        print(key)
+    verb = "would be removed" if options.dry_run else "removed"
+    print(f"{len(result.removed)} objects {verb}, {result.kept} older than {options.grace_hours:g} h kept")
+    return 0
 
 
 def _write_artifacts(artifacts: list[Artifact], *, as_json: bool) -> int:

@@ -7,7 +7,7 @@ operations are conditional and must hold across processes and hosts: ``put_if_ab
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -24,6 +24,15 @@ class Stored:
     token: str
 
 
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """What a writer began and has not completed: for which key, when (seconds since the epoch), and how to drop it."""
+
+    key: str
+    began: float
+    discard: Callable[[], object]
+
+
 class Backend(Protocol):
     """Object storage with conditional writes. A key is visible completely or not at all."""
 
@@ -37,6 +46,9 @@ class Backend(Protocol):
     def exists(self, key: str) -> bool:
         """Whether the key exists."""
 
+    def modified(self, key: str) -> float | None:
+        """When the object was written or renewed, seconds since the epoch; None when it does not exist."""
+
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create the key; False (and no change) when it exists."""
 
@@ -45,6 +57,9 @@ class Backend(Protocol):
 
     def list(self, prefix: str) -> Iterator[str]:
         """Keys that begin with ``prefix``, sorted. The prefix holds at least one whole folder."""
+
+    def list_modified(self, prefix: str) -> Iterator[tuple[str, float]]:
+        """The same keys, each with what ``modified`` says of it."""
 
     def open(self, key: str) -> BinaryIO:
         """The object's bytes as a stream. Raises FileNotFoundError."""
@@ -58,18 +73,31 @@ class Backend(Protocol):
     def download(self, key: str, destination: Path) -> None:
         """Place the object at ``destination`` (read-only; may share storage). Raises FileNotFoundError."""
 
+    def renew(self, key: str) -> None:
+        """Make ``modified`` now. Raises FileNotFoundError."""
+
+    def remove(self, key: str) -> None:
+        """Delete the key; nothing happens when it does not exist."""
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        """Writes that were begun and not completed, by writers that live or that were killed."""
+
 
 def open_backend(url: str, *, create: bool) -> Backend:
-    """The backend for a root URL: a plain path or ``file://``.
+    """The backend for a root URL: a plain path, ``file://``, or ``s3://bucket/prefix``.
 
     Raises:
         StoreUrlError: a scheme without conditional writes here, or no store there and ``create`` is False.
     """
     parts = urlsplit(url)
+    if parts.scheme == "s3":
+        from relax_engine.lineage.s3 import S3Backend
+
+        return S3Backend(parts.netloc, parts.path, create=create)
     if parts.scheme not in ("", "file"):
         raise StoreUrlError(
             f"cannot keep artifacts at {url!r}: scheme {parts.scheme!r} has no backend with compare-and-swap; "
-            "set RELAX_ARTIFACTS to a directory or a file:// URL"
+            "set RELAX_ARTIFACTS to a directory, a file:// or an s3:// URL"
         )
     from relax_engine.lineage.local import LocalBackend
 

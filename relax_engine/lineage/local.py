@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import time
@@ -18,13 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from relax_engine.lineage.backend import Stored
+from relax_engine.lineage.backend import Stored, Unfinished
 from relax_engine.lineage.errors import SourceChangedError, StoreTimeoutError, StoreUrlError
 from relax_engine.lineage.hashing import chunks
 
 _LOCK_DEADLINE_S = 60.0
 _LOCK_POLL_S = 0.005
-_STALE_TEMPORARY_S = 24 * 3600.0
 _READ_ONLY = 0o444
 
 
@@ -43,7 +43,6 @@ class LocalBackend:
             )
         if create:
             self._temporary.mkdir(parents=True, exist_ok=True)
-            self._remove_stale_temporaries()
 
     def get(self, key: str) -> Stored | None:
         """The document, or None when the key does not exist."""
@@ -56,6 +55,13 @@ class LocalBackend:
     def exists(self, key: str) -> bool:
         """Whether the key exists."""
         return self._path(key).is_file()
+
+    def modified(self, key: str) -> float | None:
+        """When the object was written or renewed, seconds since the epoch; None when it does not exist."""
+        try:
+            return self._path(key).stat().st_mtime
+        except FileNotFoundError:
+            return None
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create the key; False (and no change) when it exists."""
@@ -89,6 +95,13 @@ class LocalBackend:
                 if f"{relative}/{file}".startswith(prefix):
                     yield f"{relative}/{file}"
 
+    def list_modified(self, prefix: str) -> Iterator[tuple[str, float]]:
+        """The same keys, each with what ``modified`` says of it."""
+        for key in self.list(prefix):
+            modified = self.modified(key)
+            if modified is not None:
+                yield key, modified
+
     def open(self, key: str) -> BinaryIO:
         """The object's bytes as a stream. Raises FileNotFoundError."""
         return self._path(key).open("rb")
@@ -117,6 +130,21 @@ class LocalBackend:
         """Hard-link the object to ``destination``. Raises FileNotFoundError."""
         destination.parent.mkdir(parents=True, exist_ok=True)
         os.link(self._path(key), destination)
+
+    def renew(self, key: str) -> None:
+        """Make ``modified`` now. Raises FileNotFoundError."""
+        os.utime(self._path(key))
+
+    def remove(self, key: str) -> None:
+        """Delete the key; nothing happens when it does not exist."""
+        self._path(key).unlink(missing_ok=True)
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        """Temporary files of writers that live or that were killed."""
+        for path in self._temporary.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                discard = functools.partial(path.unlink, missing_ok=True)
+                yield Unfinished(f"tmp/{path.name}", path.stat().st_mtime, discard)
 
     def _path(self, key: str) -> Path:
         return self.root / key
@@ -150,13 +178,6 @@ class LocalBackend:
                         ) from None
                     time.sleep(_LOCK_POLL_S)
             yield
-
-    def _remove_stale_temporaries(self) -> None:
-        oldest = time.time() - _STALE_TEMPORARY_S
-        for entry in os.scandir(self._temporary):
-            with contextlib.suppress(FileNotFoundError):
-                if entry.stat().st_mtime < oldest:
-                    os.unlink(entry.path)
 
 
 def _link(staged: Path, path: Path) -> bool:

@@ -31,12 +31,20 @@ class ManifestTable:
     def write(self, document: bytes, digest: str, files: tuple[FileEntry, ...], parents: tuple[ParentLink, ...]) -> str:
         """Store a manifest and its back-references; returns its record id. Still invisible afterwards."""
         record = record_id(document)
-        for file_hash in sorted({entry.sha256 for entry in files}):
-            self._backend.put_if_absent(f"uses/{file_hash[:2]}/{file_hash}.{digest}.{record}", b"")
-        for parent in sorted({link.digest for link in parents}):
-            self._backend.put_if_absent(f"children/{parent[:2]}/{parent}.{digest}.{record}", b"")
-        self._backend.put_if_absent(_manifest_key(digest, record), document)
+        for key in self.back_references(digest, record, files, parents):
+            self._backend.put_if_absent(key, b"")
+        self._backend.put_if_absent(manifest_key(digest, record), document)
         return record
+
+    @staticmethod
+    def back_references(
+        digest: str, record: str, files: tuple[FileEntry, ...], parents: tuple[ParentLink, ...]
+    ) -> Iterator[str]:
+        """Keys of the empty objects that lead from a manifest's files and parents back to it."""
+        for file_hash in sorted({entry.sha256 for entry in files}):
+            yield f"uses/{file_hash[:2]}/{file_hash}.{digest}.{record}"
+        for parent in sorted({link.digest for link in parents}):
+            yield f"children/{parent[:2]}/{parent}.{digest}.{record}"
 
     def load(self, version: Version) -> Artifact:
         """The artifact of a reference's entry.
@@ -44,7 +52,7 @@ class ManifestTable:
         Raises:
             CorruptArtifactError: its manifest is missing or altered.
         """
-        key = _manifest_key(version.digest, version.record)
+        key = manifest_key(version.digest, version.record)
         stored = self._backend.get(key)
         if stored is None or record_id(stored.data) != version.record:
             state = "missing" if stored is None else "altered"
@@ -68,7 +76,7 @@ class ManifestTable:
         found = []
         for key in keys:
             digest, record = key.rpartition("/")[2].split(".")[-2:]
-            stored = self._backend.get(_manifest_key(digest, record))
+            stored = self._backend.get(manifest_key(digest, record))
             if stored is None:
                 continue
             name = parse_manifest(stored.data, version=0, record=record).name
@@ -84,5 +92,6 @@ def record_id(document: bytes) -> str:
     return hashlib.sha256(document).hexdigest()[:_RECORD_DIGITS]
 
 
-def _manifest_key(digest: str, record: str) -> str:
+def manifest_key(digest: str, record: str) -> str:
+    """Where the manifest document is kept."""
     return f"manifests/{digest[:2]}/{digest}.{record}{_SUFFIX}"

@@ -8,11 +8,13 @@ Content rules are ``manifest.py``'s, conditional writes ``backend.py``'s.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import logging
 import math
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +22,8 @@ from typing import Any
 
 from relax_engine.lineage.backend import Backend, open_backend
 from relax_engine.lineage.checkout import blob_key, checkout
+from relax_engine.lineage.collect import GRACE_S, Collected, collect
+from relax_engine.lineage.diff import ArtifactDiff, compare
 from relax_engine.lineage.errors import AliasConflictError, ArtifactNotFoundError, InvalidNameError, StoreUrlError
 from relax_engine.lineage.hashing import list_files, sha256_file, sha256_stream
 from relax_engine.lineage.manifest import (
@@ -41,6 +45,8 @@ from relax_engine.lineage.resolve import Resolver
 
 STORE_SCHEMA = 1
 DEFAULT_URL = "artifacts"
+_RENEW_S = 3600.0
+"""Age at which a blob that is used again is made young; well below any grace period of a collection."""
 _ANY: Any = object()
 
 logger = logging.getLogger(__name__)
@@ -120,9 +126,9 @@ class ArtifactStore:
 
         before = self._references.read(name)
         existing = before.find(digest, parent_digests) if before else None
-        if existing is None or not all(self._backend.exists(blob_key(entry.sha256)) for entry in files):
-            for (_, source), entry in zip(sources, files, strict=True):
-                self._backend.upload(source, blob_key(entry.sha256), entry.sha256)
+        blobs = [(source, entry) for (_, source), entry in zip(sources, files, strict=True)]
+        for source, entry in blobs:
+            self._keep_blob(source, entry)
         if existing is not None:
             return self._manifests.load(existing)
         document = manifest_bytes(
@@ -146,6 +152,9 @@ class ArtifactStore:
 
         committed = self._references.update(name, append).find(digest, parent_digests)
         assert committed is not None
+        for source, entry in blobs:
+            # A collection that looked before the commit may just have taken a blob that was there already.
+            self._backend.upload(source, blob_key(entry.sha256), entry.sha256)
         artifact = self._manifests.load(committed)
         logger.info("published %s %s (%s, %d files, %d bytes)", kind, artifact.ref, digest, len(files), artifact.size)
         return artifact
@@ -252,6 +261,28 @@ class ArtifactStore:
             reference = self._references.read(name)
             if reference and kind in (None, reference.kind):
                 yield name
+
+    def diff(self, left: Artifact | str, right: Artifact | str) -> ArtifactDiff:
+        """What differs between two artifacts, and between what they were made from."""
+        return compare(self._artifact(left), self._artifact(right), self.ancestors)
+
+    def collect_garbage(self, *, grace_s: float = GRACE_S, dry_run: bool = False) -> Collected:
+        """Remove what publications left that never finished; no version of any name is ever touched.
+
+        Args:
+            grace_s: seconds that an unreachable object must be old, longer than any publication takes.
+            dry_run: report only.
+        """
+        return collect(self._backend, self._references, self._manifests, grace_s=grace_s, dry_run=dry_run)
+
+    def _keep_blob(self, source: Path, entry: FileEntry) -> None:
+        """Store a file, or make a stored one young, so that no collection takes it before the commit."""
+        key = blob_key(entry.sha256)
+        modified = self._backend.modified(key)
+        if modified is not None and modified < time.time() - _RENEW_S:
+            with contextlib.suppress(FileNotFoundError):
+                self._backend.renew(key)
+        self._backend.upload(source, key, entry.sha256)
 
     def _artifact(self, artifact: Artifact | str) -> Artifact:
         return self.resolve(artifact) if isinstance(artifact, str) else artifact
