@@ -49,6 +49,9 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     add("show", _show, "print an artifact and the chain down to its first ancestors").add_argument("ref", help=_REF)
+    graph = add("graph", _graph, "draw an artifact, its ancestors and descendants as an HTML page")
+    graph.add_argument("ref", help=_REF)
+    graph.add_argument("--output", default="lineage.html", metavar="FILE", help="where to write it (%(default)s)")
     listing = add("list", _list, "list names with their newest version and aliases")
     listing.add_argument("--kind", help="only names of this kind")
     add("ancestors", _ancestors, "everything an artifact was made from").add_argument("ref", help=_REF)
@@ -98,6 +101,20 @@ def _grow(store: ArtifactStore, artifact: Artifact, tree: Tree, shown: set[str])
             continue
         shown.add(parent.ref)
         _grow(store, parent, tree.add(_describe(parent)), shown)
+
+
+def _graph(store: ArtifactStore, options: argparse.Namespace) -> int:
+    from relax_engine.lineage.graph import render_html
+
+    artifact = store.resolve(options.ref)
+    family = [*store.ancestors(artifact), *store.descendants(artifact)]
+    if options.json:
+        _write_json([member.to_json() for member in (artifact, *family)])
+        return 0
+    with open(options.output, "w", encoding="utf-8") as file:
+        file.write(render_html(artifact, family))
+    print(f"{artifact.ref} and {len(family)} relatives drawn in {options.output}")
+    return 0
 
 
 def _describe(artifact: Artifact) -> str:

@@ -97,3 +97,22 @@ def test_help_is_quick_and_imports_nothing_heavy():
     assert done.returncode == 0, done.stderr
     assert "descendants" in done.stdout
     assert time.monotonic() - start < 1.0
+
+
+def test_graph_draws_every_relative_once_and_escapes_what_names_hold(store: ArtifactStore, tmp_path: Path, capsys):
+    for name, text in (("raw", "rows"), ("base", "weights")):
+        (tmp_path / name).write_text(text)
+        store.publish(tmp_path / name, kind="dataset", name=name)
+    (tmp_path / "run").write_text("log")
+    run = store.publish(tmp_path / "run", kind="run", name="run", parents=["raw", "base"], metrics={"<b>": 0.5})
+    (tmp_path / "model").write_text("export")
+    store.publish(tmp_path / "model", kind="model", name="tiny", parents=[run])
+    page = tmp_path / "graph.html"
+    assert main(["graph", "run", "--store", store.url, "--output", str(page)]) == 0
+    assert "run@v1 and 3 relatives drawn" in capsys.readouterr().out
+    text = page.read_text()
+    assert [text.count(f">{ref}</text>") for ref in ("raw@v1", "base@v1", "run@v1", "tiny@v1")] == [1, 1, 1, 1]
+    assert text.count("<path") == 3
+    assert "&lt;b&gt;=0.5" in text
+    assert "<b>" not in text
+    assert "http" not in text
