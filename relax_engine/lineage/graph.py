@@ -44,7 +44,8 @@ def render_html(subject: Artifact, family: Sequence[Artifact]) -> str:
     height = max(place.y for place in places.values()) + _HEIGHT + _MARGIN
     title = html.escape(f"Lineage of {subject.ref}")
     edges = "\n".join(_edge(places[parent], places[child], box_width) for child, parent in _edges(members))
-    boxes = "\n".join(_box(artifact, places[ref], box_width, chosen=ref == subject.ref) for ref, artifact in members.items())
+    drawn = (_box(members[ref], places[ref], box_width, chosen=ref == subject.ref) for ref in members)
+    boxes = "\n".join(drawn)
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>\n'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>\n'
