@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from relax_engine.core.evaluate import evaluate as evaluate
     from relax_engine.core.train import train as train
     from relax_engine.lineage import ArtifactStore as ArtifactStore
+    from relax_engine.simulation import simulate as simulate
 
 __version__ = "0.1.0"
 
@@ -25,10 +26,20 @@ _HOMES = {
     "evaluate": "relax_engine.core.evaluate",
     "export_checkpoint": "relax_engine.checkpoint",
     "import_checkpoint": "relax_engine.checkpoint",
+    "simulate": "relax_engine.simulation",
     "train": "relax_engine.core.train",
 }
 
-__all__ = ["ArtifactStore", "RunConfig", "__version__", "evaluate", "export_checkpoint", "import_checkpoint", "train"]
+__all__ = [
+    "ArtifactStore",
+    "RunConfig",
+    "__version__",
+    "evaluate",
+    "export_checkpoint",
+    "import_checkpoint",
+    "simulate",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

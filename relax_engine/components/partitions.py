@@ -53,6 +53,7 @@ class PartitionWriter:
             max_staleness=config.staleness_bound,
             groups_per_step=self.args.rollout_batch_size,
             first_partition=first,
+            in_order=config.staleness_bound == 0,
         )
         self._began: dict[int, float] = {}
         self._finished: dict[int, SampleGroup] = {}

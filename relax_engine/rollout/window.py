@@ -35,8 +35,8 @@ class PlacementWindow:
     (`docs/design/admission.md`); hence every group is placed by its deadline, and none is ever dropped as stale. An
     unfinished group holds up training only when its deadline has come.
 
-    With `max_staleness` 0 a partition's groups are known when they are admitted and overtaking starts no step
-    earlier, so they are placed by number: the same seed gives the same rows.
+    With `in_order` nothing overtakes: rows do not depend on which group finishes first. With `max_staleness` 0, where
+    a partition's groups are known when they are admitted, that only delays the start of a streaming step.
 
     Trace with `max_staleness=1, groups_per_step=2`; group 1 is slow::
 
@@ -50,9 +50,12 @@ class PlacementWindow:
         place(), place()                 -> 4 and 5 in partition 2 (full)
     """
 
-    def __init__(self, *, max_staleness: int, groups_per_step: int, first_partition: int = 0) -> None:
+    def __init__(
+        self, *, max_staleness: int, groups_per_step: int, first_partition: int = 0, in_order: bool = False
+    ) -> None:
         self.max_staleness = max_staleness
         self.groups_per_step = groups_per_step
+        self.in_order = in_order
         self._partition = first_partition
         self._placed_here = 0
         self._deadlines: dict[int, int] = {}  # of groups that are not placed, in order of admission
@@ -98,7 +101,7 @@ class PlacementWindow:
         self._frontier = max(self._frontier, group + 1)
 
     def _may_place(self, group: int) -> bool:
-        if self.max_staleness == 0:
+        if self.in_order:
             return group == min(self._deadlines)
         waiting = 0
         for deadline in sorted(self._due):

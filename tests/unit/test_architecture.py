@@ -34,7 +34,14 @@ def test_import_arrows() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["relax_engine", "relax_engine.config", "relax_engine.config.doctor", "relax_engine.algorithms"]
+    "module",
+    [
+        "relax_engine",
+        "relax_engine.config",
+        "relax_engine.config.doctor",
+        "relax_engine.algorithms",
+        "relax_engine.cli.simulate",
+    ],
 )
 def test_light_modules_import_nothing_heavy(module: str) -> None:
     program = (

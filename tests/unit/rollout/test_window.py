@@ -33,9 +33,8 @@ def test_the_trace_in_the_docstring() -> None:
     assert places(window) == [(1, 1, True), (4, 2, False), (5, 2, True)]
 
 
-def test_on_policy_groups_keep_their_order() -> None:
-    """What makes a deterministic run's rows independent of which group finishes first."""
-    window = PlacementWindow(max_staleness=0, groups_per_step=3, first_partition=5)
+def test_in_order_rows_do_not_depend_on_which_group_finishes_first() -> None:
+    window = PlacementWindow(max_staleness=0, groups_per_step=3, first_partition=5, in_order=True)
     window.admit([15, 16, 17], version=5)
     finish(window, 17, 16)
     assert places(window) == []

@@ -1,0 +1,157 @@
+"""The plan of a run that was made: its phases as timings, and what it reached.
+
+Reads `config.yaml`, `timeline.json` and `metrics.jsonl` of a run directory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relax_engine.observe.metrics import read_metrics
+from relax_engine.simulation.plan import Plan, PlanError
+
+_LAG = "rollout/staleness/count/"
+_TIMINGS = {
+    "log_probs": "actor_fwd",
+    "ref_log_probs": "reference",
+    "advantages": "advantages",
+    "train": "train",
+    "weight_sync": "weight_sync",
+}
+"""Phases that are timings of their own; what else the actor does between two steps is `other`."""
+
+Span = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """A run as the simulator sees it.
+
+    Attributes:
+        plan: Its inputs.
+        step_time: Mean seconds a step, without the first.
+        wait_time: Mean seconds in which the actor waited for samples.
+        staleness: Share of trained samples by lag.
+    """
+
+    plan: Plan
+    step_time: float
+    wait_time: float
+    staleness: dict[int, float]
+
+
+def read_run(run_dir: str | Path) -> MeasuredRun:
+    """Read a run directory. The first step of the call that wrote `timeline.json` is left out: it warms up.
+
+    Raises:
+        PlanError: files are missing, or fewer than three steps were made.
+    """
+    from relax_engine.config import RunConfig
+
+    root = Path(run_dir)
+    missing = [name for name in ("config.yaml", "timeline.json", "metrics.jsonl") if not (root / name).exists()]
+    if missing:
+        raise PlanError(f"{root} is not the directory of a finished run: it has no {', '.join(missing)}")
+    config = RunConfig.from_yaml(root / "config.yaml")
+    facts = {
+        "mode": config.mode,
+        "rollout_batch_size": config.flat.rollout_batch_size,
+        "max_staleness": config.staleness_bound,
+        "num_iters_per_train_update": config.flat.num_iters_per_train_update,
+    }
+    return measure(facts, json.loads((root / "timeline.json").read_text()), read_metrics(root / "metrics.jsonl"))
+
+
+def measure(facts: Mapping[str, Any], timeline: Sequence[Span], metrics: Sequence[Span]) -> MeasuredRun:
+    """The measured run from its phases and metrics; `facts` are plan fields that no phase tells.
+
+    Raises:
+        PlanError: fewer than three steps.
+    """
+    first = min((span["step"] for span in timeline if span["role"] == "actor"), default=0)
+    records = {record["step"]: record for record in metrics if record["step"] > first}
+    if len(records) < 2:
+        raise PlanError(f"the run made {len(records) + bool(metrics)} steps; timings need at least 3")
+    spans = sorted(
+        (span for span in timeline if span["step"] in records), key=lambda span: (span["step"], span["start"])
+    )
+    outer = _without_nested([span for span in spans if span["role"] == "actor"])
+    by_phase: defaultdict[str, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for span in [*outer, *(span for span in spans if span["role"] != "actor")]:
+        if span["name"] in _TIMINGS:
+            by_phase[_TIMINGS[span["name"]]][span["step"]] += span["end"] - span["start"]
+    requests = [span for span in spans if span["name"] == "generate"]
+    rewards = [span for span in spans if span["name"] == "reward"]
+    pauses = [span for span in timeline if span["name"] == "weight_sync"]
+    per_step = max(1, round(len(requests) / len(records)))
+    waits = _waits(facts["mode"], records, requests + rewards)
+    accounted = {step: waits[step] + sum(_length(span) for span in _named(outer, step)) for step in records}
+    plan = Plan.of(
+        {
+            **facts,
+            "request_groups": max(1, facts["rollout_batch_size"] // per_step),
+            "generation": [_length(span) - _overlap(span, pauses) for span in requests],
+            "reward": [_length(span) for span in rewards],
+            **{name: [steps[step] for step in sorted(steps)] for name, steps in by_phase.items()},
+            "other": [max(0.0, records[step]["perf/step_time"] - accounted[step]) for step in records],
+        }
+    )
+    return MeasuredRun(
+        plan=plan,
+        step_time=_mean(record["perf/step_time"] for record in records.values()),
+        wait_time=_mean(waits.values()),
+        staleness=_lags(records.values()),
+    )
+
+
+def _waits(mode: str, records: Mapping[int, Span], spans: Iterable[Span]) -> dict[int, float]:
+    """How long the actor had nothing to do in each step: in colocate, while its samples were made."""
+    if mode != "colocate":
+        return {step: record["perf/wait_time"] for step, record in records.items()}
+    made = defaultdict(list)
+    for span in spans:
+        made[span["step"]].append(span)
+    return {
+        step: max(span["end"] for span in made[step]) - min(span["start"] for span in made[step]) for step in records
+    }
+
+
+def _named(spans: Iterable[Span], step: int) -> list[Span]:
+    return [span for span in spans if span["step"] == step and span["name"] in _TIMINGS]
+
+
+def _without_nested(spans: Sequence[Span]) -> list[Span]:
+    """Spans that do not lie within another one: a phase inside a phase is not to be counted twice."""
+    kept: list[Span] = []
+    for span in sorted(spans, key=lambda span: (span["start"], -span["end"])):
+        if not kept or span["end"] > kept[-1]["end"]:
+            kept.append(span)
+    return kept
+
+
+def _length(span: Span) -> float:
+    return float(span["end"] - span["start"])
+
+
+def _overlap(span: Span, others: Iterable[Span]) -> float:
+    return sum(max(0.0, min(span["end"], other["end"]) - max(span["start"], other["start"])) for other in others)
+
+
+def _lags(records: Iterable[Span]) -> dict[int, float]:
+    counts: defaultdict[int, float] = defaultdict(float)
+    for record in records:
+        for name, count in record.items():
+            if name.startswith(_LAG):
+                counts[int(name.removeprefix(_LAG))] += count
+    return {lag: count / sum(counts.values()) for lag, count in sorted(counts.items())}
+
+
+def _mean(values: Iterable[float]) -> float:
+    values = list(values)
+    return math.fsum(values) / len(values)
