@@ -37,9 +37,11 @@ def unchanged(rewards: np.ndarray, group_ids: np.ndarray, settings: AlgorithmSet
 
 
 def center(rewards: np.ndarray, group_ids: np.ndarray) -> np.ndarray:
-    """`r - mean(group)`, f64 `[rows]`; 0 in a group of one."""
-    mean, _ = group_mean(rewards, group_ids)
-    return rewards - mean
+    """`r - mean(group)`, f64 `[rows]`; exactly 0 where all rewards of the group are equal."""
+    _, first, inverse = np.unique(group_ids, return_index=True, return_inverse=True)
+    shifted = rewards - rewards[first][inverse]
+    mean, _ = group_mean(shifted, group_ids)
+    return shifted - mean
 
 
 def standardize(rewards: np.ndarray, group_ids: np.ndarray) -> np.ndarray:

@@ -44,6 +44,7 @@ SPEC = AlgorithmSpec(
     reward_stage=group_normalize,
     advantage=broadcast,
     policy_loss=sequence_ppo_loss,
+    kl_level="sequence",
     needs_whole_groups=True,
     why_no_kl_coef="clips one ratio with one advantage per response, which a penalty that differs from token to "
     "token would undo",

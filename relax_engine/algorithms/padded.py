@@ -48,7 +48,7 @@ def compute_advantages(
 
     Args:
         spec: The algorithm.
-        rewards: `[B]`, after `normalize_rewards`.
+        rewards: `[B]`, after `normalize_rewards`; rows whose reward is not finite are left out.
         mask: `[B, T]`, nonzero for response tokens that count.
         log_probs: `[B, T]`, of the old policy; needed by a KL in the reward.
         ref_log_probs: `[B, T]`, likewise.

@@ -6,7 +6,7 @@ What does not: scoring (`relax_engine.rewards`) and group statistics (`grouping`
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,19 @@ import numpy.typing as npt
 from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.algorithms.spec import AlgorithmSpec
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
+
+@overload
+def normalize_rewards(
+    spec: AlgorithmSpec, rewards: Tensor, group_ids: Tensor | npt.ArrayLike, config: Any = None
+) -> Tensor: ...
+@overload
 def normalize_rewards(
     spec: AlgorithmSpec, rewards: npt.ArrayLike, group_ids: npt.ArrayLike, config: Any = None
-) -> np.ndarray:
+) -> np.ndarray: ...
+def normalize_rewards(spec: AlgorithmSpec, rewards: Any, group_ids: Any, config: Any = None) -> np.ndarray | Tensor:
     """The algorithm's reward stage over whole groups, in any order and of any sizes.
 
     Rows whose reward is NaN or infinite take no part in their group's statistics and come back as
@@ -31,7 +40,7 @@ def normalize_rewards(
             stage itself reads.
 
     Returns:
-        f32 `[rows]`, finite.
+        f32 `[rows]`, finite: a tensor where `rewards` is one, else an array.
 
     Raises:
         ValueError: `rewards` and `group_ids` differ in length.
@@ -47,6 +56,10 @@ def normalize_rewards(
         result[keep] = values[keep]
     elif keep.any():
         result[keep] = spec.reward_stage(values[keep], ids[keep], settings)
+    if not isinstance(rewards, np.ndarray) and hasattr(rewards, "new_tensor"):
+        import torch
+
+        return torch.from_numpy(result.astype(np.float32))
     return result.astype(np.float32)
 
 
