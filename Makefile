@@ -12,21 +12,26 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export TOKENIZERS_PARALLELISM ?= false
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install lint test demo bench docs clean
+.PHONY: install lock lint test demo bench docs clean
 
 install: $(STAMP)
 	@:
 
 # torch comes first and through pip, whose own index settings choose the wheel that fits the machine; uv then
-# resolves everything else around it.
-$(STAMP): pyproject.toml
+# installs everything else around it, at the versions and hashes of requirements.lock.
+$(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || \
 		{ echo "Python 3.11 or 3.12 is needed, $(PYTHON) is another one; set PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (a few minutes the first time) ..."
 	@$(BIN)/python -m pip install --quiet --quiet uv "torch==$$(sed -n 's/.*"torch==\([^"]*\)".*/\1/p' pyproject.toml)"
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[test]'
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint requirements.lock --editable '.[test]'
 	@touch $@
+
+# Resolve pyproject.toml anew for both Python versions and every platform.
+lock:
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--extra test pyproject.toml --output-file requirements.lock
 
 lint: $(STAMP)
 	@$(BIN)/ruff check $(SOURCES)
@@ -41,7 +46,7 @@ demo: $(STAMP)
 	@$(BIN)/python -m examples.tiny_math.demo $(ARGS)
 
 bench: $(STAMP)
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[bench]'
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint requirements.lock --editable '.[bench]'
 	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script $(ARGS); done
 
 # The tables and the schema that follow from the code.
