@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml requirements.lock
 # Resolve pyproject.toml anew for both Python versions and every platform.
 lock:
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-		--extra test pyproject.toml --output-file requirements.lock
+		--extra test --extra bench pyproject.toml --output-file requirements.lock
 
 lint: $(STAMP)
 	@$(BIN)/ruff check $(SOURCES)
