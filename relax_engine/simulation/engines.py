@@ -78,12 +78,19 @@ class Engines:
         yield self.draws.next("reward", self.plan.reward)
         for group in groups:
             self.window.finish(group)
+        part = max(1, self.plan.rollout_batch_size // self.plan.num_iters_per_train_update)
         while (place := self.window.place()) is not None:
             partition = self.contents.setdefault(place.partition, [])
             partition.append(place.group)
-            part = max(1, self.plan.rollout_batch_size // self.plan.num_iters_per_train_update)
-            self.handed_on[place.partition] = len(partition) if place.last else len(partition) // part * part
-        self.changed.fire()
+            if place.last or len(partition) % part == 0:
+                self._hand_on(place.partition, len(partition))
+
+    def _hand_on(self, partition: int, groups: int) -> None:
+        def arrive() -> None:
+            self.handed_on[partition] = max(self.handed_on[partition], groups)
+            self.changed.fire()
+
+        self.clock.after(self.draws.next("handover", self.plan.handover), arrive)
 
     def _engine_time(self) -> float:
         """Seconds in which requests made progress."""

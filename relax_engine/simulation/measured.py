@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _TIMINGS = {
     "ref_log_probs": "reference",
     "advantages": "advantages",
     "train": "train",
+    "optimizer": "train",
     "weight_sync": "weight_sync",
 }
 """Phases that are timings of their own; what else the actor does between two steps is `other`."""
@@ -99,6 +101,7 @@ def measure(facts: Mapping[str, Any], timeline: Sequence[Span], metrics: Sequenc
             "generation": [_length(span) - _overlap(span, pauses) for span in requests],
             "reward": [_length(span) for span in rewards],
             **{name: [steps[step] for step in sorted(steps)] for name, steps in by_phase.items()},
+            "handover": _handover(spans, records),
             "other": [max(0.0, records[step]["perf/step_time"] - accounted[step]) for step in records],
         }
     )
@@ -120,6 +123,19 @@ def _waits(mode: str, records: Mapping[int, Span], spans: Iterable[Span]) -> dic
     return {
         step: max(span["end"] for span in made[step]) - min(span["start"] for span in made[step]) for step in records
     }
+
+
+def _handover(spans: Iterable[Span], steps: Iterable[int]) -> float:
+    """Median time from the end of a step's forward passes to the start of its advantages, whose role is mostly idle."""
+    ends: dict[int, float] = {}
+    starts: dict[int, float] = {}
+    for span in spans:
+        if span["role"] in ("actor_fwd", "reference"):
+            ends[span["step"]] = max(ends.get(span["step"], 0.0), span["end"])
+        elif span["role"] == "advantages":
+            starts[span["step"]] = max(starts.get(span["step"], 0.0), span["start"])
+    times = [max(0.0, starts[step] - ends[step]) for step in steps if step in ends and step in starts]
+    return statistics.median(times) if times else 0.0
 
 
 def _named(spans: Iterable[Span], step: int) -> list[Span]:

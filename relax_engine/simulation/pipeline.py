@@ -48,20 +48,29 @@ class Pipeline:
         share = groups / self.plan.rollout_batch_size
         return share * self.draws.next(phase, getattr(self.plan, phase), self.plan.devices(role))
 
+    def _hand_on(self, counts: Counter[int], partition: int, groups: int) -> None:
+        """Let the next role see `groups` of a partition when they have arrived."""
+
+        def arrive() -> None:
+            counts[partition] = max(counts[partition], groups)
+            self.changed.fire()
+
+        self.clock.after(self.draws.next("handover", self.plan.handover), arrive)
+
     def _forward(self, role: str) -> Process:
         """A role that adds log-probs. `actor_fwd` takes part in weight syncs, between two parts."""
         for partition in itertools.count():
-            done = self.forwarded[role]
-            while done[partition] < self.plan.rollout_batch_size:
-                groups = self.engines.handed_on[partition] - done[partition]
+            done = 0
+            while done < self.plan.rollout_batch_size:
+                groups = self.engines.handed_on[partition] - done
                 if not groups:
                     yield self.engines.changed
                 elif role == "actor_fwd" and self.syncing:
                     yield self.synced
                 else:
                     yield self.seen.work(role, role, self._seconds(role, role, groups))
-                    done[partition] += groups
-                    self.changed.fire()
+                    done += groups
+                    self._hand_on(self.forwarded[role], partition, done)
 
     def _advantages(self) -> Process:
         """Adds advantages to whole batches, or to each part where parts are trained as they come."""
@@ -74,8 +83,8 @@ class Pipeline:
                 else:
                     seconds = self._seconds("advantages", "advantages", ready - done)
                     yield self.seen.work("advantages", "advantages", seconds)
-                    self.with_advantages[partition] = done = ready
-                    self.changed.fire()
+                    done = ready
+                    self._hand_on(self.with_advantages, partition, done)
 
     def _train(self) -> Process:
         source = self.engines.handed_on if self.hybrid else self.with_advantages

@@ -32,7 +32,7 @@ class PlanError(RelaxError):
 class Plan(BaseModel):
     """A run in phase times. Names are those of the flags where there is one.
 
-    `generation` and `reward` are times of one request; all others are times of a whole step's batch.
+    `generation` and `reward` are times of one request, `handover` of a message; all others of a whole step's batch.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,7 +45,9 @@ class Plan(BaseModel):
         description="Largest lag in weight versions; a fraction lets part of a step's groups be generated ahead.",
     )
     num_iters_per_train_update: int = Field(default=1, ge=1, description="Parts in which a step's groups go on.")
-    streaming: bool = Field(default=False, description="Train each part as it comes, not the whole batch at once.")
+    streaming: bool = Field(
+        default=True, description="Train each part as it comes; false where advantages look at the whole batch."
+    )
     over_sampling_batch_size: int | None = Field(
         default=None, ge=1, description="Groups started for a step (colocate); as many as are trained by default."
     )
@@ -64,6 +66,7 @@ class Plan(BaseModel):
     advantages: Timing = Field(default=NOTHING, description="Advantages.")
     train: Timing = Field(description="Forward, backward and optimizer.")
     weight_sync: Timing = Field(default=NOTHING, description="Pushing the weights; generation pauses meanwhile.")
+    handover: Timing = Field(default=NOTHING, description="Rows of one role reaching the next (not in colocate).")
     other: Timing = Field(default=NOTHING, description="The rest of the actor's step: checkpoint, probe, calls.")
 
     resource: dict[str, int] = Field(

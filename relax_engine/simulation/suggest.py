@@ -41,8 +41,7 @@ def suggest(plan: Plan, devices: int, *, unit: int = 1, seed: int = 0) -> list[S
     candidates = [plan.replace(resource={role: count * unit for role, count in split.items()}) for split in splits]
     candidates = sorted(candidates, key=bound)[:_SIMULATED]
     if plan.mode != "colocate":
-        turns = {"mode": "colocate", "max_staleness": 0, "streaming": False}
-        candidates.append(plan.replace(**turns, resource={"actor": devices}))
+        candidates.append(plan.replace(mode="colocate", max_staleness=0, resource={"actor": devices}))
     found = [
         Suggestion(candidate.mode, candidate.resource, simulate(candidate, steps=_STEPS, seed=seed))
         for candidate in candidates

@@ -88,9 +88,15 @@ def test_streaming_trains_parts_as_they_come(streaming: bool, step: float) -> No
 def test_parts_let_forward_roles_start_early() -> None:
     """Groups a second apart, a reference pass of half a second each: all but the last pass hide behind generation."""
     whole = run(concurrency=1, generation=1.0, reference=4.0)
-    parts = run(concurrency=1, generation=1.0, reference=4.0, num_iters_per_train_update=8)
+    parts = run(concurrency=1, generation=1.0, reference=4.0, num_iters_per_train_update=8, streaming=False)
     assert whole.step_time == pytest.approx(8.0 + 4.0 + 5.0)
     assert parts.step_time == pytest.approx(8.0 + 0.5 + 5.0)
+
+
+def test_rows_travel_from_role_to_role() -> None:
+    """Rollout to reference to advantages to actor: three ways. In hybrid mode one."""
+    assert run(reference=1.0, handover=0.25).step_time == pytest.approx(4.0 + 1.0 + 5.0 + 3 * 0.25)
+    assert run(mode="hybrid", reference=1.0, handover=0.25).step_time == pytest.approx(4.0 + 1.0 + 5.0 + 0.25)
 
 
 def test_slots_limit_generation() -> None:
