@@ -67,21 +67,16 @@ def training_columns(
             (optional), and what `needed_columns` names.
         offsets: int64 `[rows + 1]`, response boundaries.
         true_on_policy: The weights are still those that sampled the batch (see `make_policy_loss`).
-        totals: Size of the global batch when the rows are only a part of it. Not enough for
-            `normalize_advantages`, which needs the whole batch.
+        totals: Size of the global batch when the rows are only a part of it, or `UNKNOWN_TOTALS`.
+            Where `needs_whole_batch`, the rows must be all of the batch whatever is given here.
 
     Returns:
         `advantages`, `returns`, `loss_weights`, each f32 `[R]`, and the algorithm's own columns.
 
     Raises:
         KeyError: a needed column is missing.
-        ValueError: lengths do not match, or whitening a part of a batch.
+        ValueError: lengths do not match.
     """
-    if totals is not None and (settings.normalize_advantages or settings.tis_batch_normalize):
-        raise ValueError(
-            "--normalize-advantages and --tis-batch-normalize need the whole global batch, not a part of it with its "
-            "totals"
-        )
     needed = set(needed_columns(spec, settings, true_on_policy=true_on_policy))
     missing = sorted(needed - columns.keys())
     if missing:
@@ -96,9 +91,7 @@ def training_columns(
             f"offsets describe {bounds.numel() - 1} rows and {int(bounds[-1])} tokens, "
             f"but there are {rewards.numel()} rewards and {mask.numel()} mask entries"
         )
-    excluded = ~rewards.isfinite()
-    if "raw_reward" in tensors:
-        excluded = excluded | ~tensors["raw_reward"].isfinite()
+    excluded = _excluded(tensors)
     mask = mask & ~excluded[row_ids(bounds)]
     penalty = None
     if settings.kl_in_reward:
@@ -146,6 +139,35 @@ def _correction_columns(
             mask, samples, excluded, per_token=settings.calculate_per_token_loss, totals=totals
         )
     return result
+
+
+def needs_whole_batch(spec: AlgorithmSpec, settings: AlgorithmSettings) -> bool:
+    """Whether a row's training columns depend on more rows than its prompt group: on all of the optimizer step's.
+
+    So do whitened advantages, corrections normalised over the batch, and an algorithm with a batch stage.
+    """
+    return settings.normalize_advantages or settings.tis_batch_normalize or spec.batch_stage is not None
+
+
+def batch_totals(columns: Mapping[str, Any], offsets: Any) -> BatchTotals:
+    """Size of a part of a batch as `training_columns` counts it: without rows whose reward is not finite.
+
+    Args:
+        columns: `loss_masks` `[R]`, and where given `rewards`, `raw_reward` and `sample_indices` `[rows]`.
+        offsets: int64 `[rows + 1]`, response boundaries.
+    """
+    bounds = _tensor(offsets).long()
+    wanted = {"rewards", "raw_reward", "sample_indices", "loss_masks"} & columns.keys()
+    tensors = {name: _tensor(columns[name]) for name in wanted}
+    kept = ~_excluded(tensors) if wanted & {"rewards", "raw_reward"} else bounds.diff() >= 0
+    samples = tensors["sample_indices"][kept].unique().numel() if "sample_indices" in tensors else int(kept.sum())
+    return BatchTotals(samples, int(((tensors["loss_masks"] != 0) & kept[row_ids(bounds)]).sum()))
+
+
+def _excluded(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Rows whose reward failed, bool `[rows]`."""
+    failed = [~tensors[name].isfinite() for name in ("rewards", "raw_reward") if name in tensors]
+    return failed[0] if len(failed) == 1 else failed[0] | failed[1]
 
 
 def _tensor(value: Any) -> Tensor:

@@ -132,7 +132,7 @@ class PolicyLoss:
         loss = policy_loss + (weights * per_token).sum()
         metrics = corrected.sums | {name: (weights * value.detach()).sum() for name, value in token_metrics.items()}
         metrics["loss"] = loss.detach()
-        metrics["loss_weight/sum"] = weights.sum()
+        metrics["loss_weight"] = weights.sum()
         metrics["loss_tokens/sum"] = (~masked).sum().to(weights.dtype)
         metrics["train_rollout_logprob_abs_diff/max"] = _max(abs_diff)
         metrics["ratio/max"] = _max(ratio * ~masked)

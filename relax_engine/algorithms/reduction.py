@@ -27,6 +27,19 @@ class BatchTotals:
     samples: int
     tokens: int
 
+    def __add__(self, other: BatchTotals) -> BatchTotals:
+        """The size of two parts together."""
+        return BatchTotals(self.samples + other.samples, self.tokens + other.tokens)
+
+
+UNKNOWN_TOTALS = BatchTotals(samples=1, tokens=1)
+"""For the weights of a part of a batch whose size is not known yet; `loss_scale` makes up for it at the end."""
+
+
+def loss_scale(totals: BatchTotals, how: Reduction) -> float:
+    """The factor that turns a loss whose weights were made with `UNKNOWN_TOTALS` into the loss of the batch."""
+    return 1.0 / max(totals.tokens if how == "token_mean" else totals.samples, 1)
+
 
 def row_ids(offsets: Tensor) -> Tensor:
     """The row of each token, int64 `[R]`, from offsets `[rows + 1]`."""

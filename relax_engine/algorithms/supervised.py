@@ -30,7 +30,7 @@ class SftLoss:
         loss = -(weights * log_probs.masked_fill(masked, 0.0)).sum()
         metrics = {
             "loss": loss.detach(),
-            "loss_weight/sum": weights.sum(),
+            "loss_weight": weights.sum(),
             "loss_tokens/sum": (~masked).sum().to(weights.dtype),
         }
         return loss, metrics

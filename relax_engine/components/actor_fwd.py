@@ -1,6 +1,6 @@
-"""Forward-only roles of fully-async mode: `actor_fwd` (follows the actor) and `reference` (stays).
+"""Forward-only roles of fully-async mode: `actor_fwd` (follows the actor) and `reference` (stays, or follows slowly).
 
-One class; the role decides which column it adds and whether weight syncs reach it.
+One class; the role decides which column it adds, and the actor which weight syncs reach it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 
 from ray import serve
 
-from relax_engine.components.mode import forward_columns, steps_per_rollout
+from relax_engine.components.mode import forward_budget, forward_columns, rows_per_part
+from relax_engine.components.old_policies import OldPolicies
+from relax_engine.components.reference import load_reference
 from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.components.train_group import TrainGroup, load_weights
 from relax_engine.stream.columns import ColumnBatch
 from relax_engine.weight_sync.messages import BucketMeta, GroupAddress
-
-_FORWARD_BUDGET = 16384
 
 
 class ForwardRole(Role):
@@ -31,6 +31,10 @@ class ForwardRole(Role):
         super().__init__(context)
         self.column = forward_columns(self.config)[self.role]
         self.version = context.start_step
+        self.old_policies: OldPolicies | None = None
+        self._columns = ["tokens", "response_lengths"]
+        if self.role == "actor_fwd" and self.args.keep_old_actor:
+            self._columns.append("first_version")
         self._lock = asyncio.Lock()
         self._updating = False
 
@@ -44,14 +48,16 @@ class ForwardRole(Role):
         self.group = TrainGroup(
             config, self.context.slots, role=self.role, trainable=False, timeout_s=args.wait_timeout
         )
-        load_weights(self.group, args.ref_load)
+        if self.role == "reference":
+            load_reference(self.group, args.ref_load, self.context.resume_from)
+        else:
+            load_weights(self.group, args.ref_load)
+            if args.keep_old_actor:
+                self.old_policies = OldPolicies(self.group, bound=self.config.staleness_bound)
 
     async def run(self) -> dict[str, Any]:
         """Process all partitions."""
-        parts = steps_per_rollout(self.config) * self.args.num_iters_per_train_update
-        rows = max(
-            self.args.n_samples_per_prompt, self.args.rollout_batch_size * self.args.n_samples_per_prompt // parts
-        )
+        rows = rows_per_part(self.config)
         for rollout_id in range(self.context.start_step, self.context.num_steps):
             if self.stopping:
                 break
@@ -68,7 +74,7 @@ class ForwardRole(Role):
             f"{self.role}_log_probs",
             partition,
             sequence,
-            ["tokens", "response_lengths"],
+            self._columns,
             rows,
             deadline_s=self.args.wait_timeout,
         )
@@ -78,10 +84,10 @@ class ForwardRole(Role):
         async with self._lock:
             with self.phase(self.column):
                 log_probs = await asyncio.to_thread(
-                    self.group.forward_log_probs,
+                    self.group.forward_log_probs if self.old_policies is None else self.old_policies.log_probs,
                     batch,
                     temperature=self.args.rollout_temperature,
-                    max_tokens=self.args.log_probs_max_tokens_per_gpu or _FORWARD_BUDGET,
+                    max_tokens=forward_budget(self.group.config),
                 )
         added = ColumnBatch({self.column: log_probs})
         await asyncio.to_thread(self.stream.put_columns, partition, delivery.rows, added)
@@ -109,6 +115,8 @@ class ForwardRole(Role):
     async def end_update(self, version: int) -> None:
         """Adopt the new weights."""
         await asyncio.to_thread(self.group.end_update)
+        if self.old_policies is not None:
+            await asyncio.to_thread(self.old_policies.published, version)
         self.version = version
         self._updating = False
         self._lock.release()
@@ -125,7 +133,7 @@ class ActorFwd(ForwardRole):
 
 
 class Reference(ForwardRole):
-    """Log-probs under the reference weights."""
+    """Log-probs under the reference weights: the initial ones, or the actor's as of the last `ref_update_interval`."""
 
     role: ClassVar[str] = "reference"
 

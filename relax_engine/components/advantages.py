@@ -12,8 +12,9 @@ from relax_engine.algorithms import registry
 from relax_engine.algorithms.batch import training_columns
 from relax_engine.algorithms.corrections.mismatch import mismatch_metrics
 from relax_engine.algorithms.custom_advantage import with_custom_advantage
+from relax_engine.algorithms.reduction import UNKNOWN_TOTALS
 from relax_engine.algorithms.settings import AlgorithmSettings
-from relax_engine.components.mode import ROLLOUT_COLUMNS, forward_columns, old_is_current, steps_per_rollout
+from relax_engine.components.mode import ROLLOUT_COLUMNS, forward_columns, old_is_current, rows_per_advantages
 from relax_engine.components.role import Role, ingress
 from relax_engine.config import RunConfig
 from relax_engine.stream.columns import Column, ColumnBatch
@@ -21,7 +22,11 @@ from relax_engine.utils.hooks import load_function
 
 
 def advantage_columns(batch: ColumnBatch, config: RunConfig) -> dict[str, Column]:
-    """`advantages`, `returns` and `loss_weights` for the rows of one optimizer step."""
+    """`advantages`, `returns` and `loss_weights` for rows of one optimizer step.
+
+    Where `needs_whole_batch`, the rows must be all of the step's. The weights leave out the step's size, which
+    `loss_scale` puts in when it is known.
+    """
     settings = AlgorithmSettings.from_config(config.flat)
     masks = batch["loss_masks"]
     spec = registry.get(settings.advantage_estimator)
@@ -36,6 +41,7 @@ def advantage_columns(batch: ColumnBatch, config: RunConfig) -> dict[str, Column
         {name: column.values for name, column in batch.items() if name != "tokens"},
         masks.offsets,
         true_on_policy=old_is_current(config),
+        totals=UNKNOWN_TOTALS,
     )
     return {name: Column(tensor.numpy(), masks.offsets) for name, tensor in tensors.items()}
 
@@ -50,10 +56,9 @@ def mismatch(batch: ColumnBatch) -> dict[str, float]:
 
 
 def supervised_weights(batch: ColumnBatch) -> Column:
-    """`loss_weights` of a supervised batch: the mean over all answer tokens."""
+    """`loss_weights` of supervised rows: 1 for every answer token, without the division by their number."""
     masks = batch["loss_masks"]
-    values = masks.values.astype(np.float32)
-    return Column(values / max(float(values.sum()), 1.0), masks.offsets)
+    return Column(masks.values.astype(np.float32), masks.offsets)
 
 
 class Advantages(Role):
@@ -77,9 +82,9 @@ class Advantages(Role):
         """Nothing to release."""
 
     def _partition(self, partition: str) -> None:
-        """Optimizer step by optimizer step: normalisation is over the rows of one step."""
+        """Part by part, or optimizer step by optimizer step where advantages compare all rows of one."""
         columns = [name for name in ROLLOUT_COLUMNS if name != "tokens"] + list(forward_columns(self.config).values())
-        rows = self.args.rollout_batch_size * self.args.n_samples_per_prompt // steps_per_rollout(self.config)
+        rows = rows_per_advantages(self.config)
         sequence = 0
         while True:
             delivery = self.stream.take(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from relax_engine.algorithms import registry
-from relax_engine.algorithms.batch import produced_columns
+from relax_engine.algorithms.batch import needs_whole_batch, produced_columns
 from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.config import RunConfig
-from relax_engine.config.roles import required_roles
+from relax_engine.config.roles import old_policy_is_current, required_roles
 
 SFT_COLUMNS = ("tokens", "response_lengths", "loss_masks")
 ROLLOUT_COLUMNS = (
@@ -21,24 +21,63 @@ ROLLOUT_COLUMNS = (
     "first_version",
     "last_version",
 )
+_FORWARD_BUDGET = 16384
 LOG_PROB_COLUMNS = {"actor_fwd": "log_probs", "reference": "ref_log_probs"}
 
 
 def steps_per_rollout(config: RunConfig) -> int:
-    """Optimizer steps on each partition."""
-    return int(config.flat.num_steps_per_rollout)
+    """Optimizer steps on each partition; a supervised one is the batch of one step."""
+    return 1 if config.flat.loss_type == "sft" else int(config.flat.num_steps_per_rollout)
+
+
+def rows_per_part(config: RunConfig) -> int:
+    """Rows that are trained together: `global_batch_size / num_iters_per_train_update`, in whole groups."""
+    flat = config.flat
+    size = 1 if flat.loss_type == "sft" else flat.n_samples_per_prompt
+    groups = max(1, flat.global_batch_size // size)
+    return int(size * -(-groups // flat.num_iters_per_train_update))
+
+
+def needs_whole_step(config: RunConfig) -> bool:
+    """Whether advantages look at all rows of an optimizer step, and not at one prompt group after the other."""
+    settings = AlgorithmSettings.from_config(config.flat)
+    custom = config.flat.custom_advantage_function_path is not None
+    return custom or needs_whole_batch(registry.get(settings.advantage_estimator), settings)
+
+
+def rows_per_advantages(config: RunConfig) -> int:
+    """Rows whose advantages are computed together: a part, or a whole optimizer step where that is needed."""
+    return int(config.flat.global_batch_size) if needs_whole_step(config) else rows_per_part(config)
 
 
 def trains_on_policy(config: RunConfig) -> bool:
-    """Whether old and current policy are the same by construction, so old log-probs need no forward pass."""
+    """Whether the samples of an optimizer step were made by exactly the weights that the step starts from."""
     return config.staleness_bound == 0 and steps_per_rollout(config) == 1
 
 
 def old_is_current(config: RunConfig) -> bool:
-    """Whether the old policy of the loss is the current one without gradient: the weights do not change between the
-    sampling and the step, or, with `--use-decoupled-ppo`, between the start of the step and its only update."""
-    decoupled = config.flat.use_decoupled_ppo and steps_per_rollout(config) == 1
-    return trains_on_policy(config) or decoupled
+    """Whether the old policy of the loss is the current one without gradient, so that nobody computes its log-probs."""
+    return old_policy_is_current(config)
+
+
+def computes_in_process(config: RunConfig) -> bool:
+    """Whether the actor computes log-probs and advantages itself, rather than roles of their own."""
+    return config.mode != "fully_async"
+
+
+def publishes(config: RunConfig, version: int, *, start: int, end: int) -> bool:
+    """Whether engines get weights of `version`: a run's first and last, and every `update_weights_interval`th."""
+    return version in (start, end) or version % int(config.flat.update_weights_interval) == 0
+
+
+def published_version(config: RunConfig, version: int, *, end: int) -> int:
+    """The newest version not after `version` that engines get, unless the run started behind it."""
+    return version if version == end else version - version % int(config.flat.update_weights_interval)
+
+
+def forward_budget(config: RunConfig) -> int:
+    """Tokens of one forward-only micro-batch."""
+    return int(config.flat.log_probs_max_tokens_per_gpu or _FORWARD_BUDGET)
 
 
 def forward_columns(config: RunConfig) -> dict[str, str]:

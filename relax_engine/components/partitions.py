@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from relax_engine.algorithms import registry
 from relax_engine.algorithms.settings import AlgorithmSettings
+from relax_engine.components.mode import rows_per_part
 from relax_engine.config import RunConfig
 from relax_engine.rollout.convert import rollout_metrics, to_columns
 from relax_engine.rollout.data_source import PromptDataSource
@@ -57,6 +58,7 @@ class PartitionWriter:
         )
         self._began: dict[int, float] = {}
         self._finished: dict[int, SampleGroup] = {}
+        self._transfer = rows_per_part(config) // self.args.n_samples_per_prompt
         self._open = _OpenPartition()
         self._turn = asyncio.Lock()
 
@@ -77,13 +79,12 @@ class PartitionWriter:
                 await self._write(placement.group, placement.partition, last=placement.last)
 
     async def _write(self, number: int, partition: int, *, last: bool) -> None:
-        transfer = max(1, self.args.rollout_batch_size // self.args.num_iters_per_train_update)
         part = self._open
         group = self._finished.pop(number)
         part.groups.append(group)
         part.unsent.append(group)
         part.began = min(part.began, self._began.pop(number))
-        if last or len(part.unsent) == transfer:
+        if last or len(part.unsent) == self._transfer:
             batch = to_columns(part.unsent, self.spec, self.algorithm, self.args.reward_key)
             await self.stream.aput(f"train_{partition}", batch, deadline_s=self.args.wait_timeout)
             part.unsent = []

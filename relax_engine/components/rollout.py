@@ -17,6 +17,7 @@ from ray import serve
 
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.components.engine_host import EngineGroup
+from relax_engine.components.mode import published_version
 from relax_engine.components.partitions import PartitionWriter
 from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.errors import RelaxError
@@ -50,8 +51,9 @@ class Rollout(Role):
     """Generates partitions `start_step .. num_steps - 1`.
 
     Colocate: a partition is one wave, a single batched request per engine, after which the engines
-    give their cache memory back. Fully async: groups are requested one by one as slots free up, and
-    generation of later partitions goes on while earlier ones finish.
+    give their cache memory back. Hybrid and fully async: groups are requested one by one as slots
+    free up, and generation of later partitions goes on while earlier ones finish; with
+    `--deterministic`, waves as in colocate.
     """
 
     role: ClassVar[str] = "rollout"
@@ -59,6 +61,7 @@ class Rollout(Role):
     def __init__(self, context: RoleContext) -> None:
         super().__init__(context)
         self.colocate = self.config.mode == "colocate"
+        self.in_waves = self.colocate or self.args.deterministic
         self.sampling = SamplingSettings.from_config(self.args)
         self.engines: dict[str, _Engine] = {}
         path = Path(context.run_dir, "eval.jsonl")
@@ -136,16 +139,16 @@ class Rollout(Role):
         self.rewards.close()
 
     async def _start_partition(self, tasks: asyncio.TaskGroup) -> None:
-        """Admit as many groups as a partition has and start their generation; colocate waits for them."""
+        """Admit as many groups as a partition has and start their generation; a wave is waited for."""
         size = self.args.rollout_batch_size
-        width = size if self.colocate else 1
+        width = size if self.in_waves else 1
         requests = []
         for _ in range(0, size, width):
             await self.stream.aadmit(width, deadline_s=self.args.wait_timeout)
             groups = self.data.get_groups(width)
             self.partitions.started([group[0].group_index for group in groups], self.version)
             requests += [tasks.create_task(request) for request in self._requests(groups)]
-        if self.colocate:
+        if self.in_waves:
             await asyncio.gather(*requests)
 
     def _requests(self, groups: list[SampleGroup]) -> list[Any]:
@@ -194,19 +197,19 @@ class Rollout(Role):
             )
 
     async def _evaluate_if_due(self, step: int, tasks: asyncio.TaskGroup) -> None:
-        """Evaluate the weights of `step`; where engines are not shared, generation goes on meanwhile."""
+        """Evaluate the weights of `step`; unless rollouts are waves, generation goes on meanwhile."""
         args = self.args
         if not args.eval_prompt_data or not args.eval_interval or step % args.eval_interval:
             return
         if step == 0 and args.skip_eval_before_train:
             return
         evaluation = tasks.create_task(self._evaluate(step))
-        if self.colocate:
+        if self.in_waves:
             await evaluation
 
     async def _evaluate(self, step: int) -> None:
         args = self.args
-        await self._wait_for_version(step)
+        await self._wait_for_version(published_version(self.config, step, end=self.context.num_steps))
         version = self.version
         for name, paths in args.eval_prompt_data.items():
             if (step, name) in self.evaluated:

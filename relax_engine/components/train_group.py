@@ -38,6 +38,7 @@ class TrainGroup:
         trainable: bool,
         timeout_s: float,
     ) -> None:
+        self.config = config
         self.role = role
         self.timeout_s = timeout_s
         self.balance = config.flat.balance_data
@@ -65,9 +66,17 @@ class TrainGroup:
         """Write one checkpoint iteration."""
         self._call("save", directory, extra)
 
+    def save_snapshot(self, tag: str, directory: str) -> None:
+        """Write the weights of a snapshot, without optimizer, as a checkpoint iteration of their own."""
+        self._call("save_snapshot", tag, directory)
+
     def snapshot(self, tag: str) -> None:
         """Keep a copy of the present weights under `tag` on every rank."""
         self._call("snapshot", tag)
+
+    def discard_snapshot(self, tag: str) -> None:
+        """Give up the copy under `tag`."""
+        self._call("discard_snapshot", tag)
 
     def forward_log_probs(
         self, batch: ColumnBatch, *, temperature: float, max_tokens: int, weights: str | None = None
@@ -94,15 +103,15 @@ class TrainGroup:
                     rows[row] = column.row(position)
         return Column.ragged(rows, np.float32)
 
-    def train_step(
+    def accumulate(
         self, batch: ColumnBatch, *, temperature: float, max_tokens: int | None, micro_batch_size: int
-    ) -> dict[str, float]:
-        """One optimizer step on `batch`, its rows spread over the data-parallel ranks."""
+    ) -> None:
+        """Add the gradient of `batch` to the step under way, its rows spread over the data-parallel ranks."""
         shares = self._shares(batch)
         reference = ray.put(batch)
-        metrics: dict[str, float] = self._wait(
+        self._wait(
             [
-                rank.train_step.remote(
+                rank.accumulate.remote(
                     reference,
                     shares[place["dp_rank"]],
                     temperature=temperature,
@@ -111,7 +120,11 @@ class TrainGroup:
                 )
                 for rank, place in zip(self._ranks, self._coordinates, strict=True)
             ]
-        )[0]
+        )
+
+    def finish_step(self, scale: float) -> dict[str, float]:
+        """One optimizer step on the accumulated gradient times `scale`."""
+        metrics: dict[str, float] = self._call("finish_step", scale)[0]
         return metrics
 
     def push_weights(self, receivers: Sequence[Receiver], version: int) -> SyncReport:

@@ -7,6 +7,7 @@ process group meets.
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import threading
 from collections.abc import Iterator, Sequence
@@ -53,6 +54,8 @@ class TrainRank:
         """Build the backend; returns this rank's place among the data-parallel ranks."""
         from relax_engine.backends.megatron.backend import MegatronBackend
 
+        if self.config.flat.deterministic:
+            use_deterministic_kernels()
         self._backend = MegatronBackend(
             self.config,
             rank=self.rank,
@@ -85,6 +88,15 @@ class TrainRank:
         """Keep a copy of the present weights under `tag`."""
         self.backend.snapshots.keep(tag)
 
+    def discard_snapshot(self, tag: str) -> None:
+        """Give up the copy under `tag`."""
+        self.backend.snapshots.discard(tag)
+
+    def save_snapshot(self, tag: str, directory: str) -> None:
+        """Write the weights of a snapshot, together with all other ranks."""
+        with self.backend.snapshots.using(tag):
+            self.backend.save(directory, extra={}, optimizer=False)
+
     def forward_log_probs(
         self, batch: ColumnBatch, rows: Sequence[int], *, temperature: float, max_tokens: int, weights: str | None
     ) -> Column | None:
@@ -96,7 +108,7 @@ class TrainRank:
             column = self.backend.forward_log_probs(batch.select(rows), temperature=temperature, max_tokens=max_tokens)
         return column if self.backend.speaks_for_slice else None
 
-    def train_step(
+    def accumulate(
         self,
         batch: ColumnBatch,
         rows: Sequence[int],
@@ -104,15 +116,19 @@ class TrainRank:
         temperature: float,
         max_tokens: int | None,
         micro_batch_size: int,
-    ) -> dict[str, float]:
-        """One optimizer step on this rank's `rows`."""
-        return self.backend.train_step(
+    ) -> None:
+        """Add the gradient of this rank's `rows` to the step under way."""
+        self.backend.accumulate(
             batch.select(rows),
             self._loss,
             temperature=temperature,
             max_tokens=max_tokens,
             micro_batch_size=micro_batch_size,
         )
+
+    def finish_step(self, scale: float) -> dict[str, float]:
+        """One optimizer step on the accumulated gradient times `scale`."""
+        return self.backend.finish_step(scale)
 
     @cached_property
     def _loss(self) -> LossFn:
@@ -263,6 +279,14 @@ class _WeightInbox:
 def _until_none(tensors: queue.Queue[tuple[str, Tensor] | None]) -> Iterator[tuple[str, Tensor]]:
     while (item := tensors.get()) is not None:
         yield item
+
+
+def use_deterministic_kernels() -> None:
+    """Have torch use deterministic kernels only in this process; an operation without one is an error that names it."""
+    import torch
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
 
 
 def row_shares(token_counts: np.ndarray, shares: int, *, balance: bool) -> list[list[int]]:

@@ -23,7 +23,7 @@ def derived_defaults(flat: dict[str, Any]) -> dict[str, Any]:
         "eval_max_response_len": flat["rollout_max_response_len"],
         "stream_max_rows": (flat["max_staleness"] + 1) * samples,
     }
-    fallbacks["offload_rollout"] = not flat["fully_async"]
+    fallbacks["offload_rollout"] = not (flat["fully_async"] or flat["hybrid"])
     fallbacks |= _batch_sizes(flat, samples) | _lengths(flat) | _names(flat)
     derived = {name: value for name, value in fallbacks.items() if flat[name] is None and value is not None}
     if flat["max_tokens_per_gpu"] is not None:

@@ -25,23 +25,38 @@ def compares_policies(config: RunConfig) -> bool:
     return name in names() and get(name).batch_stage is not None
 
 
+def old_policy_is_current(config: RunConfig) -> bool:
+    """Whether the policy being trained is taken for the old one, so that old log-probs need no forward pass.
+
+    Asked for by `true_on_policy_mode`, and so by construction when a rollout is one optimizer step and the old
+    log-probs would come from the weights before this step: the samples' own (no staleness), or the actor's
+    (`use_decoupled_ppo`, and everywhere but in fully async).
+    """
+    if config.resources.keep_old_actor:
+        return False
+    if config.resources.true_on_policy_mode:
+        return True
+    one_step = config.data.num_steps_per_rollout == 1
+    own = config.algorithm.use_decoupled_ppo or config.mode != "fully_async"
+    return one_step and (config.staleness_bound == 0 or own)
+
+
 def required_roles(config: RunConfig) -> tuple[str, ...]:
     """The roles that run, in the order in which samples pass them.
 
-    Supervised training has a producer of rows and the actor. Colocate has rollout and actor, and the actor computes
-    everything else in process. Fully async adds the advantages role, a reference where a KL term is used, and
-    actor_fwd where the old policy's log-probs have to be computed: not when the engine's are taken for them
-    (`use_rollout_logprobs`), not when old and current policy are the same (no staleness, one step per rollout), and not
-    when the old policy is the actor's own at the start of its step (`use_decoupled_ppo`), unless the algorithm compares
-    both policies over the whole batch.
+    Supervised training has a producer of rows and the actor. Colocate and hybrid have rollout and actor, and the
+    actor computes everything else in process. Fully async adds the advantages role, a reference where a KL term is
+    used, and actor_fwd where the old policy's log-probs have to be computed: not when the engine's are taken for them
+    (`use_rollout_logprobs`), not when the current policy is the old one, and not when the old policy is the actor's own
+    at the start of its step (`use_decoupled_ppo`), unless the algorithm compares both policies over the whole batch.
     """
     if config.algorithm.loss_type == "sft":
         return ("sft", "actor")
-    if config.mode == "colocate":
+    if config.mode != "fully_async":
         return ("rollout", "actor")
     roles = ["rollout"]
-    on_policy = config.staleness_bound == 0 and config.data.num_steps_per_rollout == 1
-    elsewhere = config.algorithm.use_rollout_logprobs or config.algorithm.use_decoupled_ppo or on_policy
+    objective = config.algorithm
+    elsewhere = objective.use_rollout_logprobs or objective.use_decoupled_ppo or old_policy_is_current(config)
     if not elsewhere or compares_policies(config):
         roles.append("actor_fwd")
     if uses_reference(config):

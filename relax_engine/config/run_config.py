@@ -38,7 +38,7 @@ from relax_engine.config.sections.rollout import Rollout
 from relax_engine.config.sections.weight_sync import WeightSync
 from relax_engine.errors import ConfigError
 
-Mode = Literal["colocate", "fully_async"]
+Mode = Literal["colocate", "fully_async", "hybrid"]
 
 
 class RunConfig(BaseModel):
@@ -126,12 +126,20 @@ class RunConfig(BaseModel):
     @property
     def mode(self) -> Mode:
         """The execution mode."""
+        if self.resources.hybrid:
+            return "hybrid"
         return "fully_async" if self.resources.fully_async else "colocate"
 
     @property
+    def rollouts_ahead(self) -> int:
+        """Rollouts that sampling may run ahead of training: `max_staleness`, and 0 in colocate mode."""
+        return 0 if self.mode == "colocate" else self.rollout.max_staleness
+
+    @property
     def staleness_bound(self) -> int:
-        """The staleness in force, in weight versions: `max_staleness`, and 0 in colocate mode."""
-        return self.rollout.max_staleness if self.mode == "fully_async" else 0
+        """The oldest that a trained sample may be, in weight versions: what sampling runs ahead, and the versions
+        that `update_weights_interval` does not publish."""
+        return self.rollouts_ahead + self.weight_sync.update_weights_interval - 1
 
     def explicit(self) -> dict[str, Any]:
         """The fields that were given, by flat name, without defaults and derived values."""

@@ -105,7 +105,7 @@ class Controller:
             num_data_storage_units=flat.num_data_storage_units,
             row_budget=rows,
             byte_budget=flat.stream_max_bytes,
-            max_staleness=None if supervised else self.config.staleness_bound,
+            max_staleness=None if supervised else self.config.rollouts_ahead,
             groups_per_step=None if supervised else flat.rollout_batch_size,
         )
         if not supervised:

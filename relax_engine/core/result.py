@@ -71,7 +71,7 @@ def collect_result(
         new_steps=sum(record["step"] >= start_step for record in records),
         metrics={name: value for name, value in records[-1].items() if name != "step"} if records else {},
         reward_curve=[record["rollout/raw_reward"] for record in records if "rollout/raw_reward" in record],
-        losses=[record["train/loss"] for record in records],
+        losses=[record["train/loss"] for record in records if "train/loss" in record],
         staleness_histogram=dict(sorted(staleness.items())),
         logprob_max_abs_diff=max((record[name] for record in records for name in _GAPS if name in record), default=0.0),
         phase_seconds=busy_seconds(phases),

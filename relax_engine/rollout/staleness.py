@@ -7,29 +7,48 @@ they used, so that no fault elsewhere can train a sample that is too old.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from relax_engine.stream.columns import ColumnBatch
 
 
-def split_stale(batch: ColumnBatch, version: int, bound: int) -> tuple[ColumnBatch, int, dict[str, float]]:
-    """The rows that may be trained at weight `version`, how many others there were, and the lags of the former.
+@dataclass(slots=True)
+class StalenessCheck:
+    """Lets through the prompt groups of one partition of which no sample is older than `bound` at `version`.
 
-    `first_version` is the oldest version among a response's token segments, so no token of a row lags more than
-    `version - first_version`; an empty response has none (-1) and lags 0. A group with one row beyond `bound`
-    leaves as a whole.
+    A sample's age is that of its oldest tokens: `version` minus the version of its first response
+    token. A response that spans weight updates has tokens of `first_version .. last_version`, so no
+    segment of it is older than that. A group with one sample that is too old goes as a whole, since
+    its samples were normalised together. A sample without a response has no age.
     """
-    first = batch["first_version"].values
-    lag = np.where(first < 0, 0, version - first)
-    groups = batch["group_index"].values
-    stale = np.isin(groups, groups[lag > bound])
-    kept = lag[~stale]
-    metrics = {f"rollout/staleness/count/{value}": float(n) for value, n in Counter(kept.tolist()).items()}
-    if len(kept):
-        metrics |= {
-            "rollout/staleness/avg": float(kept.mean()),
-            "rollout/staleness/max": float(kept.max()),
-            "rollout/staleness/min": float(kept.min()),
-        }
-    return (batch.select(np.flatnonzero(~stale)) if stale.any() else batch), int(stale.sum()), metrics
+
+    version: int
+    bound: int
+    dropped: int = 0
+    """Samples that were too old, or in a group with one."""
+    _ages: Counter[int] = field(default_factory=Counter)
+    _spanning: int = 0
+
+    def keep(self, batch: ColumnBatch) -> ColumnBatch:
+        """The rows of `batch` (columns `first_version`, `last_version`, `group_index`) that may be trained."""
+        first, last = batch["first_version"].values, batch["last_version"].values
+        age = np.where(first < 0, 0, self.version - first)
+        groups = batch["group_index"].values
+        stale = np.isin(groups, groups[age > self.bound])
+        self._ages.update(age[~stale].tolist())
+        self._spanning += int((last > first)[~stale].sum())
+        self.dropped += int(stale.sum())
+        return batch.select(np.flatnonzero(~stale)) if stale.any() else batch
+
+    def metrics(self) -> dict[str, float]:
+        """`rollout/staleness/...`: samples by age, the extremes and the mean, and the share that spans an update."""
+        metrics = {f"rollout/staleness/count/{age}": float(count) for age, count in sorted(self._ages.items())}
+        samples = self._ages.total()
+        if samples:
+            metrics["rollout/staleness/avg"] = sum(age * count for age, count in self._ages.items()) / samples
+            metrics["rollout/staleness/max"] = float(max(self._ages))
+            metrics["rollout/staleness/min"] = float(min(self._ages))
+            metrics["rollout/staleness/spanning_ratio"] = self._spanning / samples
+        return metrics

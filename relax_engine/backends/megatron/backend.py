@@ -108,10 +108,7 @@ class MegatronBackend:
         self._ddp = DistributedDataParallel(self._model.config, ddp_config, self._model)
         self._optimizer = build_optimizer(self._ddp, self.settings.optimizer, self.settings.dtype)
         self._scheduler = build_scheduler(self._optimizer, self.settings.optimizer)
-        # The token count that Megatron would divide by is left out: `loss_weights` hold the normalisation.
-        self._model.config.finalize_model_grads_func = lambda model, _tokens, **options: finalize_model_grads(
-            model, None, **options
-        )
+        self._metrics: list[dict[str, Tensor]] | None = None  # of the micro-batches since the last update
 
     @property
     def data_parallel_rank(self) -> int:
@@ -174,32 +171,47 @@ class MegatronBackend:
         max_tokens: int | None,
         micro_batch_size: int,
     ) -> dict[str, float]:
-        """One optimizer step on this data-parallel rank's rows.
+        """One optimizer step on this data-parallel rank's rows: `accumulate`, then `finish_step`.
+
+        The normalisation in `loss_weights` covers the global batch.
+        """
+        self.accumulate(
+            batch, loss_fn, temperature=temperature, max_tokens=max_tokens, micro_batch_size=micro_batch_size
+        )
+        return self.finish_step()
+
+    def accumulate(
+        self,
+        batch: ColumnBatch,
+        loss_fn: LossFn,
+        *,
+        temperature: float,
+        max_tokens: int | None,
+        micro_batch_size: int,
+    ) -> None:
+        """Add the gradient of these rows to that of the step under way; nothing is reduced over ranks yet.
+
+        A step of several parts has the gradient of the whole up to rounding, because the loss is a sum.
 
         Args:
-            batch: `tokens`, `response_lengths` and the columns the loss needs (`loss_fn.columns`; without
-                that attribute, every column). The normalisation in `loss_weights` covers the global batch.
+            batch: a part of this data-parallel rank's rows: `tokens`, `response_lengths` and the columns
+                the loss needs (`loss_fn.columns`; without that attribute, every column).
             loss_fn: a plain sum over tokens, of log-probs or (with a value head) of values; it asks for entropies
                 with a true `needs_entropy` attribute.
             max_tokens: token budget of a micro-batch; None makes micro-batches of `micro_batch_size` rows.
-
-        Returns:
-            The loss function's metrics over all micro-batches and ranks, with `loss`, `grad_norm` (before
-            clipping) and `lr` (of this step).
-
-        Raises:
-            FloatingPointError: the gradient is not finite; the weights are unchanged.
         """
-        self._require_trainable("train_step")
+        self._require_trainable("accumulate")
         plan = plan_micro_batches(
             batch["tokens"].lengths,
             max_tokens=max_tokens,
             micro_batch_size=micro_batch_size,
             agree=self._largest_of_all_ranks,
         ) or [np.empty(0, np.int64)]
-        self._ddp.zero_grad_buffer()
-        self._optimizer.zero_grad()  # `.grad` aliases the buffer since the last step: backward would add to it twice
-        metrics = get_forward_backward_func()(
+        if self._metrics is None:
+            self._ddp.zero_grad_buffer()
+            self._optimizer.zero_grad()  # `.grad` aliases the buffer since the last step, and would be added twice
+        parts, self._metrics = self._metrics or [], None  # a failure below leaves no half of a step behind
+        parts += get_forward_backward_func()(
             forward_step_func=partial(self._forward_step, loss_fn=loss_fn, temperature=temperature),
             data_iterator=iter([batch.select(rows) if len(rows) else None for rows in plan]),
             model=[self._ddp],
@@ -208,11 +220,35 @@ class MegatronBackend:
             micro_batch_size=1,
             forward_only=False,
         )
+        self._metrics = parts
+
+    def finish_step(self, scale: float = 1.0) -> dict[str, float]:
+        """One optimizer step on the gradient accumulated since the last one, over all ranks and times `scale`.
+
+        Args:
+            scale: what `loss_weights` leave out, the same on every rank: the size of a batch that was not
+                known before its end.
+
+        Returns:
+            The loss function's metrics over all micro-batches and ranks, times `scale` where they are weighted
+            sums, with `grad_norm` (before clipping) and `lr` (of this step).
+
+        Raises:
+            RuntimeError: nothing was accumulated.
+            FloatingPointError: the gradient is not finite; the weights are unchanged.
+        """
+        if self._metrics is None:
+            raise RuntimeError("finish_step() without accumulate(): there is no gradient to step on")
+        metrics, self._metrics = self._metrics, None
+        # The token count that Megatron would divide by is left out: `loss_weights` and `scale` normalise.
+        finalize_model_grads([self._ddp], None)
+        if scale != 1.0:
+            self._ddp.scale_gradients(scale)
         learning_rate = self._optimizer.param_groups[0]["lr"]
         grad_norm = update(self._optimizer, self.settings.optimizer.clip_grad)
         self._scheduler.step(1)
         self.iteration += 1
-        reduced = reduce_metrics(metrics, parallel_state.get_data_parallel_group())
+        reduced = reduce_metrics(metrics, parallel_state.get_data_parallel_group(), scale=scale)
         return reduced | {"grad_norm": grad_norm, "lr": float(learning_rate)}
 
     def _forward_step(
@@ -309,11 +345,12 @@ class MegatronBackend:
         """
         return named_hf_tensors(self._model, self.weights)
 
-    def save(self, directory: str | Path, *, extra: dict[str, Any]) -> None:
+    def save(self, directory: str | Path, *, extra: dict[str, Any], optimizer: bool = True) -> None:
         """Write the whole training state into `directory` (created if absent).
 
         Args:
             extra: plain values and tensors, the same on every rank; `load` returns them.
+            optimizer: False leaves out the optimizer and its schedule.
 
         Raises:
             TypeError: `extra` holds something that could not be read back safely.
@@ -321,7 +358,7 @@ class MegatronBackend:
         state.require_plain(extra)
         Path(directory).mkdir(parents=True, exist_ok=True)
         content: dict[str, Any] = {"model": self._model.sharded_state_dict()}
-        if self._trainable:
+        if self._trainable and optimizer:
             content["optimizer"] = self._optimizer_state(content["model"], loading=False)
             content["scheduler"] = self._scheduler.state_dict()
         content |= {

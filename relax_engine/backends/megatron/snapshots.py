@@ -1,7 +1,7 @@
 """Copies of a model's weights under names, swapped in for a forward pass.
 
-What lives here: the reference policy of colocate mode without a second model. What does not:
-anything that trains; the optimizer's own copies never change.
+What lives here: the reference and old policies of a process that trains, without a second model. What
+does not: anything that trains; the optimizer's own copies never change.
 """
 
 from __future__ import annotations
@@ -23,6 +23,14 @@ class WeightSnapshots:
     def keep(self, name: str) -> None:
         """Copy the present weights under `name`, replacing an earlier copy."""
         self._copies[name] = [parameter.detach().to("cpu", copy=True) for parameter in self._model.parameters()]
+
+    def discard(self, name: str) -> None:
+        """Give up the copy `name`.
+
+        Raises:
+            KeyError: no such copy.
+        """
+        del self._copies[name]
 
     @contextlib.contextmanager
     def using(self, name: str | None) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from relax_engine.config.fields import flag_name
 from relax_engine.config.rules.base import Finding, Findings, Reporter, rule
 from relax_engine.config.run_config import RunConfig
 
@@ -11,7 +12,6 @@ def algorithm_is_known(config: RunConfig, report: Reporter) -> Findings:
     """The estimator is registered, and its own constraints hold."""
     from relax_engine.algorithms.constraints import violations
     from relax_engine.algorithms.registry import get, names
-    from relax_engine.config.fields import flag_name
     from relax_engine.utils.suggest import nearest
 
     if config.algorithm.loss_type != "policy_loss":
@@ -25,7 +25,7 @@ def algorithm_is_known(config: RunConfig, report: Reporter) -> Findings:
             f"--advantage-estimator {match or names()[0]}",
         )
         return
-    in_force = config.replace(max_staleness=config.staleness_bound)
+    in_force = config.replace(max_staleness=config.rollouts_ahead)
     for violation in violations(get(name), in_force.flat):
         flags = {"--advantage-estimator": name, flag_name(violation.field): violation.value}
         yield Finding("error", "algorithm_is_known", violation.reason, violation.fix, flags)
@@ -140,9 +140,11 @@ def kl_in_the_reward_is_k1(config: RunConfig, report: Reporter) -> Findings:
 @rule
 def supervised_is_colocate(config: RunConfig, report: Reporter) -> Findings:
     """Supervised training has no rollouts to overlap with."""
-    if config.algorithm.loss_type == "sft" and config.resources.fully_async:
+    if config.algorithm.loss_type == "sft" and config.mode != "colocate":
         yield report.error(
-            "loss_type fully_async", "supervised training samples nothing that could run ahead", "remove --fully-async"
+            f"loss_type {config.mode}",
+            "supervised training samples nothing that could run ahead",
+            f"remove {flag_name(config.mode)}",
         )
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 
 from relax_engine.config.fields import all_fields
-from relax_engine.config.roles import DEVICE_FREE_ROLES, devices_of, model_parallel_size, required_roles
+from relax_engine.config.roles import (
+    DEVICE_FREE_ROLES,
+    devices_of,
+    model_parallel_size,
+    required_roles,
+    uses_reference,
+)
 from relax_engine.config.rules.base import Findings, Reporter, rule
 from relax_engine.config.run_config import RunConfig
 from relax_engine.errors import ConfigError
@@ -14,12 +20,14 @@ from relax_engine.utils.suggest import nearest
 
 @rule
 def one_mode(config: RunConfig, report: Reporter) -> Findings:
-    """Colocate and fully async exclude each other."""
-    if config.resources.colocate and config.resources.fully_async:
+    """The modes exclude each other."""
+    given = [name for name in ("colocate", "fully_async", "hybrid") if getattr(config.resources, name)]
+    if len(given) > 1:
         yield report.error(
-            "colocate fully_async",
-            "these modes exclude each other: one shares devices in turns, the other runs all roles at once",
-            "keep one of the two flags",
+            " ".join(given),
+            "these modes exclude each other: colocate shares devices in turns, fully async runs all roles at once, and "
+            "hybrid gives the rollout its own devices and everything else to the actor",
+            "keep one of these flags",
         )
 
 
@@ -80,25 +88,94 @@ def colocate_is_on_policy(config: RunConfig, report: Reporter) -> Findings:
         yield report.warning(
             "colocate max_staleness",
             "taken as 0: colocate always trains what it just sampled, so nothing is ever stale",
-            "add --fully-async to let sampling run ahead, or use --max-staleness 0",
+            "add --hybrid or --fully-async to let sampling run ahead, or use --max-staleness 0",
         )
 
 
 @rule
-def colocate_has_one_part(config: RunConfig, report: Reporter) -> Findings:
-    """Splitting a batch in parts is for fully async."""
-    if config.mode == "colocate" and config.data.num_iters_per_train_update > 1:
+def balance_is_per_part(config: RunConfig, report: Reporter) -> Findings:
+    """Balancing a whole batch needs the whole batch at once."""
+    if config.data.balance_data and config.data.num_iters_per_train_update > 1:
         yield report.note(
-            "num_iters_per_train_update", "without effect in colocate mode, where a batch is handed over as a whole"
+            "balance_data num_iters_per_train_update",
+            "ranks are balanced within each streamed part, not over the whole batch",
         )
 
 
 @rule
-def balance_is_for_colocate(config: RunConfig, report: Reporter) -> Findings:
-    """Balancing needs the whole batch at once."""
-    if config.mode == "fully_async" and config.data.balance_data:
+def parts_hold_groups(config: RunConfig, report: Reporter) -> Findings:
+    """A part of an optimizer step has at least one prompt group."""
+    data = config.data
+    batch = data.global_batch_size or data.rollout_batch_size * data.n_samples_per_prompt
+    groups = batch // data.n_samples_per_prompt
+    if config.algorithm.loss_type == "policy_loss" and data.num_iters_per_train_update > max(1, groups):
+        yield report.warning(
+            "num_iters_per_train_update global_batch_size n_samples_per_prompt",
+            f"an optimizer step has {groups} prompt groups, which are never divided, so it has no more parts than that",
+            f"--num-iters-per-train-update {max(1, groups)} or less",
+        )
+
+
+@rule
+def true_on_policy_is_one_step(config: RunConfig, report: Reporter) -> Findings:
+    """The current policy is the old one for the first optimizer step on a rollout only."""
+    steps = config.data.num_steps_per_rollout or 1
+    if config.resources.true_on_policy_mode and steps > 1:
+        yield report.error(
+            "true_on_policy_mode num_steps_per_rollout global_batch_size",
+            f"a rollout is trained in {steps} steps, and from the second on the policy is no longer the one before "
+            "them: the clipped ratio would be 1 where it is not",
+            "--num-steps-per-rollout 1, or leave --true-on-policy-mode out",
+        )
+
+
+@rule
+def one_old_policy(config: RunConfig, report: Reporter) -> Findings:
+    """Old log-probs come from one place."""
+    resources = config.resources
+    if not resources.keep_old_actor:
+        return
+    for name, given in (
+        ("true_on_policy_mode", resources.true_on_policy_mode),
+        ("use_rollout_logprobs", config.algorithm.use_rollout_logprobs),
+    ):
+        if given:
+            yield report.error(
+                f"keep_old_actor {name}", "these name two different old policies", "keep one of the two flags"
+            )
+
+
+@rule
+def rare_publishing_adds_staleness(config: RunConfig, report: Reporter) -> Findings:
+    """Say what the interval adds to the bound."""
+    interval = config.weight_sync.update_weights_interval
+    if interval > 1 and config.algorithm.loss_type == "policy_loss":
         yield report.note(
-            "balance_data fully_async", "ranks are balanced within each streamed part, not over the whole batch"
+            "update_weights_interval max_staleness",
+            f"engines get every {interval}th version, so a sample may be {config.staleness_bound} versions old when it "
+            "is trained",
+        )
+
+
+@rule
+def deterministic_is_on_policy(config: RunConfig, report: Reporter) -> Findings:
+    """Which weights sample what depends on timing as soon as sampling runs ahead."""
+    if config.resources.deterministic and config.rollouts_ahead > 0:
+        yield report.error(
+            "deterministic max_staleness",
+            "when sampling runs ahead of training, the weights that a sample is made with depend on timing",
+            "--max-staleness 0",
+        )
+
+
+@rule
+def reference_update_is_used(config: RunConfig, report: Reporter) -> Findings:
+    """Without a KL term there is no reference to update."""
+    if config.checkpoint.ref_update_interval is not None and not uses_reference(config):
+        yield report.warning(
+            "ref_update_interval use_kl_loss kl_loss_coef",
+            "without effect: no KL term is computed against a reference",
+            "leave it out, or add --use-kl-loss --kl-loss-coef 0.001",
         )
 
 
@@ -131,6 +208,12 @@ def model_parallel_divides_actor(config: RunConfig, report: Reporter) -> Finding
 def ref_actor_config_is_known(config: RunConfig, report: Reporter) -> Findings:
     """Keys of --ref-actor-config are fields, their values are valid, and the result fits the roles' devices."""
     overrides = config.resources.ref_actor_config
+    if overrides and config.mode != "fully_async":
+        yield report.note(
+            "ref_actor_config",
+            "without effect: the actor itself computes reference and old log-probs in this mode, in its own layout",
+            "add --fully-async for roles of their own",
+        )
     unknown = [name for name in overrides if name not in all_fields()]
     for name in unknown:
         match = nearest(name, all_fields())

@@ -24,6 +24,9 @@ class Checkpoint(Section):
     ref_load: str | None = None
     """Weights of the reference model (Hugging Face or checkpoint directory). Default: `--hf-checkpoint`."""
 
+    ref_update_interval: int | None = flag(None, ge=1, unit="rollouts")
+    """Make the trained weights the reference after every so many rollouts. Default: the reference stays."""
+
     only_load_weight: bool = False
     """Load weights, but neither optimizer state nor random state nor dataset position."""
 

@@ -58,8 +58,8 @@ class Data(Section):
     """Optimizer steps per rollout. Default: `rollout_batch_size * n_samples_per_prompt / global_batch_size`."""
 
     num_iters_per_train_update: int = flag(1, ge=1)
-    """Parts in which a batch travels through the stream in fully-async mode, so that later roles can start
-    before it is complete; it adds no optimizer steps."""
+    """Parts in which the samples of an optimizer step travel through the stream and add to its gradient, so that
+    later roles and the trainer start before it is complete; it adds no optimizer steps."""
 
     micro_batch_size: int = flag(1, ge=1, unit="samples")
     """Samples per forward pass on each data-parallel rank, without dynamic batches."""

@@ -33,6 +33,24 @@ class Resources(Section):
     fully_async: bool = False
     """Every role runs on its own devices at the same time, and samples stream between them."""
 
+    hybrid: bool = False
+    """Rollout on its own devices; reference log-probs, old log-probs and advantages are computed inside the actor,
+    on the samples that stream in."""
+
+    true_on_policy_mode: bool = False
+    """Take the policy that is being trained for the old policy, so that nobody computes old log-probs and no
+    actor_fwd runs; samples of older weights are then corrected by `--use-tis` alone. It is so without the flag too
+    where both policies are the same: one step per rollout, on samples without staleness or log-probs made by the
+    actor itself."""
+
+    keep_old_actor: bool = False
+    """Compute old log-probs with copies of the published weights (in host memory, one per version in use), each
+    sample with the version that generated its first token, instead of with the present weights."""
+
+    deterministic: bool = False
+    """The same flags and seed give the same token ids, rewards and losses: a rollout is sampled in whole waves, also
+    on engines of their own, and only deterministic kernels are used. Needs `--max-staleness 0`."""
+
     offload_rollout: bool | None = None
     """Engines give their cache memory back after each rollout. Default: on where they share devices (colocate)."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
 from relax_engine.types import Sample
 
 HERE = __file__
+LATE_S = 1.0
 
 
 def spread(args: Any, sample: Sample) -> float:
@@ -25,3 +27,9 @@ def never_returns_on_five(args: Any, sample: Sample) -> float:
     while sample.index == 5:
         time.sleep(0.1)
     return 0.5
+
+
+async def spread_with_a_late_group(args: Any, sample: Sample) -> float:
+    """`spread`, after a second for the fourth group of the run."""
+    await asyncio.sleep(LATE_S if sample.group_index == 3 else 0.0)
+    return spread(args, sample)

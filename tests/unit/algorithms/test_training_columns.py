@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from relax_engine.algorithms import AlgorithmSettings, BatchTotals, get, training_columns
+from relax_engine.algorithms.batch import batch_totals, needs_whole_batch
+from relax_engine.algorithms.reduction import UNKNOWN_TOTALS, loss_scale
 
 GRPO = get("grpo")
 OFFSETS = np.array([0, 2, 5, 6])
@@ -58,11 +60,46 @@ def test_normalize_advantages_whitens_over_unmasked_tokens() -> None:
     assert advantages[3] == 0.0
 
 
-def test_whitening_part_of_a_batch_is_refused() -> None:
-    with pytest.raises(ValueError, match="whole global batch"):
-        training_columns(
-            GRPO, AlgorithmSettings(normalize_advantages=True), columns(), OFFSETS, totals=BatchTotals(6, 12)
-        )
+@pytest.mark.parametrize(
+    "settings",
+    [
+        AlgorithmSettings(),
+        AlgorithmSettings(calculate_per_token_loss=True),
+        AlgorithmSettings(loss_constant_length=4),
+    ],
+    ids=["sample_mean", "token_mean", "constant"],
+)
+def test_weights_of_parts_times_the_scale_are_those_of_the_whole(settings: AlgorithmSettings) -> None:
+    """Lengths 2, 3, 1; one token masked, the second row's reward failed: 2 samples and 3 tokens count."""
+    given = columns(raw_reward=np.array([1.0, math.nan, 0.5]))
+    whole = training_columns(GRPO, settings, given, OFFSETS)["loss_weights"]
+    parts, totals = [], BatchTotals(0, 0)
+    for rows, tokens in ((slice(0, 1), slice(0, 2)), (slice(1, 3), slice(2, 6))):
+        part = {name: value[tokens if name == "loss_masks" else rows] for name, value in given.items()}  # type: ignore[index]
+        offsets = OFFSETS[rows.start : rows.stop + 1] - OFFSETS[rows.start]
+        totals += batch_totals(part, offsets)
+        parts.append(training_columns(GRPO, settings, part, offsets, totals=UNKNOWN_TOTALS)["loss_weights"])
+    assert totals == BatchTotals(samples=2, tokens=3)
+    scale = loss_scale(totals, settings.reduction)
+    assert (torch.cat(parts) * scale).tolist() == pytest.approx(whole.tolist(), rel=1e-6)
+
+
+def test_samples_of_several_rows_count_once() -> None:
+    given = {"loss_masks": np.ones(6, np.uint8), "sample_indices": np.array([4, 4, 6])}
+    assert batch_totals(given, OFFSETS) == BatchTotals(samples=2, tokens=6)
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "whole"),
+    [
+        ("grpo", {}, False),
+        ("grpo", {"normalize_advantages": True}, True),
+        ("grpo", {"tis_batch_normalize": True}, True),
+        ("m2po", {}, True),
+    ],
+)
+def test_what_needs_the_whole_batch(name: str, flags: dict[str, bool], whole: bool) -> None:
+    assert needs_whole_batch(get(name), AlgorithmSettings(**flags)) is whole  # type: ignore[arg-type]
 
 
 def test_lengths_that_do_not_match_are_named() -> None:

@@ -7,6 +7,10 @@ from relax_engine.components.mode import (
     actor_columns,
     forward_columns,
     old_is_current,
+    published_version,
+    publishes,
+    rows_per_advantages,
+    rows_per_part,
     steps_per_rollout,
     trains_on_policy,
 )
@@ -23,27 +27,68 @@ ASYNC = {"fully_async": True, "max_staleness": 1}
 
 @pytest.mark.parametrize(
     ("flags", "steps"),
-    [({}, 1), ({"global_batch_size": 8}, 4), ({"num_steps_per_rollout": 2}, 2), ({"global_batch_size": 32}, 1)],
+    [
+        ({}, 1),
+        ({"global_batch_size": 8}, 4),
+        ({"num_steps_per_rollout": 2}, 2),
+        ({"global_batch_size": 32}, 1),
+        ({"global_batch_size": 8, "loss_type": "sft"}, 1),
+    ],
 )
 def test_optimizer_steps_of_one_rollout(flags: dict, steps: int) -> None:
     assert steps_per_rollout(config(**flags)) == steps
 
 
-def test_on_policy_is_one_step_on_fresh_samples() -> None:
-    assert trains_on_policy(config())
-    assert not trains_on_policy(config(num_steps_per_rollout=2))
-    assert not trains_on_policy(config(**ASYNC))
-    assert trains_on_policy(config(fully_async=True, max_staleness=0))
-    # Colocate is on-policy whatever --max-staleness says.
-    assert trains_on_policy(config(max_staleness=3))
+HYBRID = {"hybrid": True, "max_staleness": 1}
 
 
-def test_the_old_policy_is_the_current_one() -> None:
-    assert old_is_current(config())
-    assert not old_is_current(config(**ASYNC))
-    # Decoupled PPO starts anew from the weights of each step, which its only update does not leave.
-    assert old_is_current(config(**ASYNC, use_decoupled_ppo=True))
-    assert not old_is_current(config(**ASYNC, use_decoupled_ppo=True, num_steps_per_rollout=2))
+@pytest.mark.parametrize(
+    ("flags", "current_is_old", "fresh"),
+    [
+        ({}, True, True),
+        ({"max_staleness": 3}, True, True),  # colocate is on-policy whatever --max-staleness says
+        ({"num_steps_per_rollout": 2}, False, False),
+        ({"update_weights_interval": 2}, True, False),
+        ({"fully_async": True}, True, True),
+        (ASYNC, False, False),
+        (ASYNC | {"true_on_policy_mode": True}, True, False),
+        # The actor's own log-probs before its only step are those of the policy it trains.
+        (HYBRID, True, False),
+        (HYBRID | {"num_steps_per_rollout": 2}, False, False),
+        (HYBRID | {"keep_old_actor": True}, False, False),
+        ({"keep_old_actor": True}, False, True),
+        # Decoupled PPO starts anew from the weights of each step, which its only update does not leave.
+        (ASYNC | {"use_decoupled_ppo": True}, True, False),
+        (ASYNC | {"use_decoupled_ppo": True, "num_steps_per_rollout": 2}, False, False),
+    ],
+)
+def test_when_the_current_policy_is_the_old_one(flags: dict, current_is_old: bool, fresh: bool) -> None:
+    assert old_is_current(config(**flags)) is current_is_old
+    assert trains_on_policy(config(**flags)) is fresh
+
+
+@pytest.mark.parametrize(
+    ("flags", "part", "advantages"),
+    [
+        ({}, 32, 32),
+        ({"num_iters_per_train_update": 4}, 8, 8),
+        ({"num_iters_per_train_update": 3}, 12, 12),  # 8 groups in parts of 3, 3 and 2
+        ({"num_iters_per_train_update": 100}, 4, 4),  # groups stay whole
+        ({"num_iters_per_train_update": 2, "num_steps_per_rollout": 2}, 8, 8),
+        ({"num_iters_per_train_update": 2, "num_steps_per_rollout": 2, "normalize_advantages": True}, 8, 16),
+        ({"num_iters_per_train_update": 2, "advantage_estimator": "m2po"}, 16, 32),
+        ({"num_iters_per_train_update": 3, "loss_type": "sft", "global_batch_size": 32}, 11, 11),
+    ],
+)
+def test_rows_that_travel_together(flags: dict, part: int, advantages: int) -> None:
+    assert (rows_per_part(config(**flags)), rows_per_advantages(config(**flags))) == (part, advantages)
+
+
+def test_which_versions_engines_get() -> None:
+    rare = config(update_weights_interval=3)
+    assert [version for version in range(2, 12) if publishes(rare, version, start=2, end=11)] == [2, 3, 6, 9, 11]
+    assert [published_version(rare, version, end=11) for version in (3, 5, 6, 10, 11)] == [3, 3, 6, 9, 11]
+    assert all(publishes(config(), version, start=0, end=9) for version in range(10))
 
 
 @pytest.mark.parametrize(

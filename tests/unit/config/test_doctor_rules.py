@@ -25,6 +25,7 @@ KL: dict[str, Any] = {"use_kl_loss": True, "kl_loss_coef": 0.1}
 # rule, flags on top of a complete run, severity, part of the message
 CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("one_mode", {**ASYNC, "colocate": True}, "error", "--colocate, --fully-async: these modes exclude each other"),
+    ("one_mode", {"colocate": True, "hybrid": True}, "error", "--colocate, --hybrid: these modes exclude each other"),
     ("roles_have_devices", {**ASYNC, **KL}, "error", "--resource lacks reference"),
     (
         "roles_have_devices",
@@ -41,9 +42,30 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("idle_roles", {"resource": {**ASYNC["resource"]}}, "note", "actor_fwd, advantages does not run as a role"),
     ("one_serve_per_role", {"resource": {"actor": [2, 1], "rollout": [1, 1]}}, "warning", "first number of actor"),
     ("colocate_is_on_policy", {"colocate": True, "max_staleness": 1}, "note", "here 0 is"),
-    ("colocate_is_on_policy", {"colocate": True, "max_staleness": 3}, "warning", "add --fully-async"),
-    ("colocate_has_one_part", {"num_iters_per_train_update": 2}, "note", "without effect in colocate"),
-    ("balance_is_for_colocate", {**ASYNC, "balance_data": True}, "note", "within each streamed part"),
+    ("colocate_is_on_policy", {"colocate": True, "max_staleness": 3}, "warning", "add --hybrid or --fully-async"),
+    ("balance_is_per_part", {"balance_data": True, "num_iters_per_train_update": 2}, "note", "within each streamed"),
+    (
+        "parts_hold_groups",
+        {"num_iters_per_train_update": 3, "global_batch_size": 4},
+        "warning",
+        "has 2 prompt groups, which are never divided",
+    ),
+    (
+        "true_on_policy_is_one_step",
+        {"true_on_policy_mode": True, "num_steps_per_rollout": 2},
+        "error",
+        "a rollout is trained in 2 steps",
+    ),
+    ("one_old_policy", {"keep_old_actor": True, "use_rollout_logprobs": True}, "error", "two different old policies"),
+    ("one_old_policy", {"keep_old_actor": True, "true_on_policy_mode": True}, "error", "two different old policies"),
+    (
+        "rare_publishing_adds_staleness",
+        {"hybrid": True, "max_staleness": 2, "update_weights_interval": 3},
+        "note",
+        "a sample may be 4 versions old",
+    ),
+    ("deterministic_is_on_policy", {"hybrid": True, "max_staleness": 1, "deterministic": True}, "error", "on timing"),
+    ("reference_update_is_used", {"ref_update_interval": 2}, "warning", "no KL term is computed"),
     ("engines_fill_rollout_devices", {"rollout_num_gpus_per_engine": 2}, "error", "1 rollout devices do not divide"),
     (
         "model_parallel_divides_actor",
@@ -51,8 +73,24 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "error",
         "takes 2 devices, which does not divide the actor's 3",
     ),
-    ("ref_actor_config_is_known", {"ref_actor_config": {"max_token_per_gpu": 1}}, "error", "did you mean 'max_tokens"),
-    ("ref_actor_config_is_known", {"ref_actor_config": {"max_tokens_per_gpu": 0}}, "error", "must be at least 1"),
+    (
+        "ref_actor_config_is_known",
+        {"hybrid": True, "ref_actor_config": {"max_tokens_per_gpu": 9}},
+        "note",
+        "the actor itself computes",
+    ),
+    (
+        "ref_actor_config_is_known",
+        {**ASYNC, "ref_actor_config": {"max_token_per_gpu": 1}},
+        "error",
+        "did you mean 'max_tokens",
+    ),
+    (
+        "ref_actor_config_is_known",
+        {**ASYNC, "ref_actor_config": {"max_tokens_per_gpu": 0}},
+        "error",
+        "must be at least 1",
+    ),
     (
         "ref_actor_config_is_known",
         {
@@ -144,6 +182,7 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("flags_of_other_algorithms", {"advantage_estimator": "sapo", "eps_clip_c": 3.0}, "warning", "--eps-clip-c 3.0"),
     ("kl_in_the_reward_is_k1", {"kl_coef": 0.1, "kl_loss_type": "k3"}, "warning", "Fix: --kl-loss-type k1"),
     ("supervised_is_colocate", {"loss_type": "sft", **ASYNC}, "error", "samples nothing"),
+    ("supervised_is_colocate", {"loss_type": "sft", "hybrid": True}, "error", "Fix: remove --hybrid"),
     ("dropout_is_off", {"attention_dropout": 0.1}, "warning", "--attention-dropout 0"),
     ("learning_rate_schedule", {"lr": 1e-6, "min_lr": 1e-5}, "error", "above the peak"),
     (

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from relax_engine.rollout.admission import AdmissionGate
-from relax_engine.rollout.staleness import split_stale
+from relax_engine.rollout.staleness import StalenessCheck
 from relax_engine.rollout.window import PlacementWindow
 from relax_engine.stream.columns import Column, ColumnBatch
 from relax_engine.stream.delivery import PutItem, RowGroups, Stored
 from relax_engine.stream.ledger import StreamLedger
 
-COLUMNS = ("group_index", "first_version")
+COLUMNS = ("group_index", "first_version", "last_version")
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Pipeline:
         self.gate = AdmissionGate(max_staleness=self.max_staleness, groups_per_step=self.groups_per_step)
         self.window = PlacementWindow(max_staleness=self.max_staleness, groups_per_step=self.groups_per_step)
         self.ledger = StreamLedger(row_budget=10**6, byte_budget=10**9, gate=self.gate)
-        self.rows: dict[str, list[tuple[int, int]]] = {}
+        self.rows: dict[str, list[tuple[int, int, int]]] = {}
         self.first_version: dict[int, int] = {}
         self.queue: deque[int] = deque()
         self.running = 0
@@ -94,7 +94,8 @@ class Pipeline:
                 name = f"train_{placement.partition}"
                 item = PutItem(1, 8, COLUMNS, RowGroups((placement.group,), (1,)), str(placement.group), None, 1.0)
                 self.ledger.put(name, Stored(item.token, 0, None).block(0, 1, 8), item, now=self.now)
-                self.rows.setdefault(name, []).append((placement.group, self.first_version[placement.group]))
+                version = self.first_version[placement.group]
+                self.rows.setdefault(name, []).append((placement.group, version, version))
                 if placement.last:
                     self.ledger.open(name, self.now).seal()
         self._admit()
@@ -113,9 +114,10 @@ class Pipeline:
         batch = ColumnBatch(
             {key: Column.fixed(np.array(values)) for key, values in zip(COLUMNS, zip(*rows, strict=True), strict=True)}
         )
-        kept, stale, _ = split_stale(batch, self.gate.version, self.max_staleness)
+        check = StalenessCheck(self.gate.version, self.max_staleness)
+        kept = check.keep(batch)
         lags = Counter((self.gate.version - kept["first_version"].values).tolist())
-        self._after(self.train_time, lambda: self._trained(name, lags, stale))
+        self._after(self.train_time, lambda: self._trained(name, lags, check.dropped))
 
     def _trained(self, name: str, lags: Counter[int], stale: int) -> None:
         self.training = False

@@ -1,0 +1,58 @@
+"""Log-probs under the weights that sampled: `--keep-old-actor`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from relax_engine.stream.columns import Column, ColumnBatch
+
+if TYPE_CHECKING:
+    from relax_engine.components.train_group import TrainGroup
+
+
+class OldPolicies:
+    """Copies of the published weights of a group, one a version, for as long as a sample may be made with them.
+
+    With weights of version `v` published, samples of `v - bound` and later may still come, so older
+    copies are given up.
+    """
+
+    def __init__(self, group: TrainGroup, *, bound: int) -> None:
+        self._group = group
+        self._bound = bound
+        self._kept: list[int] = []
+
+    def published(self, version: int) -> None:
+        """Keep the group's present weights as `version`."""
+        self._group.snapshot(_tag(version))
+        self._kept.append(version)
+        while self._kept[0] < version - self._bound:
+            self._group.discard_snapshot(_tag(self._kept.pop(0)))
+
+    def log_probs(self, batch: ColumnBatch, *, temperature: float, max_tokens: int) -> Column:
+        """Log-probs of all response tokens, each row under the version of its first response token.
+
+        Args:
+            batch: columns `tokens`, `response_lengths` and `first_version`.
+
+        Raises:
+            KeyError: no copy of a row's version.
+        """
+        first = batch["first_version"].values
+        rows: list[np.ndarray] = [np.empty(0, np.float32)] * batch.num_rows
+        for version in np.unique(first[first >= 0]).tolist():
+            if version not in self._kept:
+                raise KeyError(f"no copy of weight version {version}, which sampled rows; there are {self._kept}")
+            index = np.flatnonzero(first == version)
+            column = self._group.forward_log_probs(
+                batch.select(index), temperature=temperature, max_tokens=max_tokens, weights=_tag(version)
+            )
+            for position, row in enumerate(index):
+                rows[row] = column.row(position)
+        return Column.ragged(rows, np.float32)
+
+
+def _tag(version: int) -> str:
+    return f"version_{version}"

@@ -1,0 +1,188 @@
+"""Training on one partition: from parts of rows to optimizer steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+
+import numpy as np
+
+from relax_engine.algorithms import registry
+from relax_engine.algorithms.batch import batch_totals, needed_columns
+from relax_engine.algorithms.corrections.mismatch import step_sample_size
+from relax_engine.algorithms.objective import make_policy_loss
+from relax_engine.algorithms.reduction import BatchTotals, loss_scale
+from relax_engine.algorithms.settings import AlgorithmSettings
+from relax_engine.components.advantages import advantage_columns, mismatch, supervised_weights
+from relax_engine.components.mode import (
+    computes_in_process,
+    forward_budget,
+    forward_columns,
+    needs_whole_step,
+    old_is_current,
+    steps_per_rollout,
+)
+from relax_engine.components.old_policies import OldPolicies
+from relax_engine.components.partition import PartitionReader
+from relax_engine.components.train_group import TrainGroup
+from relax_engine.config import RunConfig
+from relax_engine.rollout.staleness import StalenessCheck
+from relax_engine.stream.columns import Column, ColumnBatch
+
+LOG_PROB_GAP = "train/rollout_logprob_gap"
+"""Largest engine-trainer log-prob difference on the step's own samples, under the weights that made them."""
+REFERENCE = "reference"
+"""The snapshot that holds the reference policy."""
+
+PhaseTimer = Callable[[str], AbstractContextManager[None]]
+
+
+class PartitionTrainer:
+    """Trains partitions, part by part as their rows arrive.
+
+    A part passes: staleness check -> (in process) old and reference log-probs -> advantages ->
+    gradient. After a step's last part the accumulated gradient is divided by the size of the step,
+    which is known only then, and the optimizer takes its step. So a step has the gradient of its
+    rows however they were divided.
+
+    Two things need more rows than a part before a gradient can be had. Advantages that look at the
+    whole step (`needs_whole_step`) wait for its last part; the forward passes are done by then. Old
+    log-probs of several steps on one partition, computed in process, are those of the weights before
+    the first step: all parts of the partition pass their forward passes before it.
+    """
+
+    def __init__(
+        self, config: RunConfig, group: TrainGroup, phase: PhaseTimer, *, old_policies: OldPolicies | None = None
+    ) -> None:
+        self.config = config
+        self.args = config.flat
+        self.group = group
+        self.old_policies = old_policies
+        self.supervised = self.args.loss_type == "sft"
+        self.settings = AlgorithmSettings.from_config(self.args)
+        self._phase = phase
+        self._makes_advantages = computes_in_process(config) and not self.supervised
+        self._forward_columns = [] if self.supervised else self._missing_columns()
+        self._log_prob_gap: float | None = None
+
+    def train(self, reader: PartitionReader, version: int) -> PartitionOutcome:
+        """All optimizer steps of a partition, with weights of `version` before the first."""
+        check = StalenessCheck(version, self.config.staleness_bound)
+        outcome = PartitionOutcome(check)
+        self._log_prob_gap = None
+        steps: Iterable[Iterable[ColumnBatch]] = (
+            self._prepared(reader.parts(step), outcome) for step in range(steps_per_rollout(self.config))
+        )
+        if "log_probs" in self._forward_columns and steps_per_rollout(self.config) > 1:
+            steps = [list(parts) for parts in steps]
+        for parts in steps:
+            self._step(parts, outcome)
+        outcome.log_prob_gap = self._log_prob_gap
+        return outcome
+
+    def _prepared(self, parts: Iterable[ColumnBatch], outcome: PartitionOutcome) -> Iterable[ColumnBatch]:
+        """Parts without rows that are too old, with the log-probs that this process computes."""
+        for part in parts:
+            kept = part if self.supervised else outcome.staleness.keep(part)
+            if kept.num_rows:
+                complete = self._with_log_probs(kept)
+                outcome.add(complete)
+                yield complete
+
+    def _step(self, parts: Iterable[ColumnBatch], outcome: PartitionOutcome) -> None:
+        """One optimizer step; none when every row was too old."""
+        totals = BatchTotals(0, 0)
+        if self._makes_advantages and needs_whole_step(self.config):
+            waiting = list(parts)
+            parts = [ColumnBatch.concat(waiting)] if waiting else []
+        accumulated = False
+        for part in parts:
+            trained = self._with_advantages(part)
+            masks = trained["loss_masks"]
+            totals += batch_totals({name: column.values for name, column in trained.items()}, masks.offsets)
+            with self._phase("train"):
+                self.group.accumulate(
+                    trained,
+                    temperature=1.0 if self.supervised else self.args.rollout_temperature,
+                    max_tokens=self.args.max_tokens_per_gpu,
+                    micro_batch_size=self.args.micro_batch_size,
+                )
+            accumulated = True
+        if accumulated:
+            reduction = "token_mean" if self.supervised else self.settings.reduction
+            with self._phase("optimizer"):
+                outcome.steps.append(self.group.finish_step(loss_scale(totals, reduction)))
+
+    def _with_log_probs(self, batch: ColumnBatch) -> ColumnBatch:
+        """Add the log-prob columns that no other role has added."""
+        options = {"temperature": self.args.rollout_temperature, "max_tokens": forward_budget(self.config)}
+        added: dict[str, Column] = {}
+        if "log_probs" in self._forward_columns:
+            with self._phase("log_probs"):
+                added["log_probs"] = (
+                    self.group.forward_log_probs(batch, **options)
+                    if self.old_policies is None
+                    else self.old_policies.log_probs(batch, **options)
+                )
+            gap = np.abs(added["log_probs"].values - batch["rollout_log_probs"].values)
+            self._log_prob_gap = max(self._log_prob_gap or 0.0, float(gap.max(initial=0.0)))
+        if "ref_log_probs" in self._forward_columns:
+            with self._phase("ref_log_probs"):
+                added["ref_log_probs"] = self.group.forward_log_probs(batch, **options, weights=REFERENCE)
+        return batch.with_columns(**added)
+
+    def _with_advantages(self, batch: ColumnBatch) -> ColumnBatch:
+        if self.supervised:
+            return batch.with_columns(loss_weights=supervised_weights(batch))
+        if not self._makes_advantages:
+            return batch
+        with self._phase("advantages"):
+            return batch.with_columns(**advantage_columns(batch, self.config))
+
+    def _missing_columns(self) -> list[str]:
+        """The log-prob columns that advantages, loss and metrics read, and that no other role adds."""
+        on_policy = old_is_current(self.config)
+        spec = registry.get(self.settings.advantage_estimator)
+        wanted = {
+            *make_policy_loss(self.settings, true_on_policy=on_policy).columns,
+            *needed_columns(spec, self.settings, true_on_policy=on_policy),
+            *(("log_probs",) if self.args.get_mismatch_metrics else ()),
+        }
+        elsewhere = forward_columns(self.config).values()
+        return [name for name in ("log_probs", "ref_log_probs") if name in wanted and name not in elsewhere]
+
+
+class PartitionOutcome:
+    """What training on a partition gave: metrics of each optimizer step, rows, and their ages."""
+
+    PROBE_ROWS = 4
+
+    def __init__(self, staleness: StalenessCheck) -> None:
+        self.staleness = staleness
+        self.steps: list[dict[str, float]] = []
+        self.rows = 0
+        self.tokens = 0
+        self.log_prob_gap: float | None = None
+        self.probe: ColumnBatch | None = None
+        """A few trained rows, tokens only."""
+        self._policies: list[ColumnBatch] = []
+
+    def add(self, batch: ColumnBatch) -> None:
+        """Count rows that are trained."""
+        if self.probe is None:
+            self.probe = batch.select(np.arange(min(self.PROBE_ROWS, batch.num_rows))).only(
+                ["tokens", "response_lengths"]
+            )
+        self.rows += batch.num_rows
+        self.tokens += int(batch["tokens"].lengths.sum())
+        if "log_probs" in batch:
+            self._policies.append(batch.only(["log_probs", "rollout_log_probs", "loss_masks"]))
+
+    def metrics(self) -> dict[str, float]:
+        """`train/...` means over the optimizer steps (none when nothing was trained), `mismatch/...` and staleness."""
+        names = self.steps[0] if self.steps else ()
+        metrics = {f"train/{name}": float(np.mean([step[name] for step in self.steps])) for name in names}
+        metrics["perf/samples"] = float(self.rows)
+        if self._policies:
+            metrics |= mismatch(ColumnBatch.concat(self._policies))
+        return metrics | step_sample_size(metrics, prefix="train/") | self.staleness.metrics()
