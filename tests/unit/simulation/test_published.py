@@ -18,6 +18,7 @@ DATA = json.loads(Path(__file__).with_name("published.json").read_text())
 FIXED = {name: entry["value"] for name, entry in DATA["calibration"].items()}
 COLOCATE = {row["row"]: row for row in DATA["colocate"]}
 FULLY_ASYNC = {row["row"]: row for row in DATA["fully_async"]}
+ONE_STEP_OFF = {row["row"]: row for row in DATA["one_step_off"]}
 
 
 def async_plan(row: dict[str, Any]) -> Plan:
@@ -64,6 +65,23 @@ def colocate_plan(row: dict[str, Any]) -> Plan:
     )
 
 
+def one_step_off_plan(row: dict[str, Any]) -> Plan:
+    """One batch in generation, one in training. What surrounds the sequences costs as much as in the colocate row."""
+    around = row["colocate"]["gen"] - row["colocate"]["generate_sequences"]
+    return Plan.of(
+        {
+            "mode": "hybrid",
+            "rollout_batch_size": 512,
+            "request_groups": 512,
+            "concurrency": 1,
+            "max_staleness": 1,
+            "generation": row["generate_sequences"] + around,
+            "actor_fwd": row["old_log_prob"],
+            "train": row["update_actor"],
+        }
+    )
+
+
 @pytest.mark.parametrize("name", FULLY_ASYNC)
 def test_fully_async_rows(name: str) -> None:
     row = FULLY_ASYNC[name]
@@ -74,6 +92,16 @@ def test_fully_async_rows(name: str) -> None:
 def test_colocate_rows(name: str) -> None:
     row = COLOCATE[name]
     assert simulate(colocate_plan(row), steps=3).step_time == pytest.approx(row["step"], rel=0.10)
+
+
+@pytest.mark.parametrize("name", ONE_STEP_OFF)
+def test_one_step_off_rows(name: str) -> None:
+    """Nothing was calibrated: the table has the time of a batch's generation."""
+    row = ONE_STEP_OFF[name]
+    assert simulate(one_step_off_plan(row)).step_time == pytest.approx(row["step"], rel=0.10)
+    colocate = {**row["colocate"], "row": name}
+    in_turn = simulate(colocate_plan(colocate).replace(other=0.0), steps=3).step_time
+    assert in_turn == pytest.approx(colocate["step"], rel=0.10)
 
 
 @pytest.mark.parametrize(
