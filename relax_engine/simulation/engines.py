@@ -65,6 +65,7 @@ class Engines:
         self._resumed.fire()
 
     def _request(self, groups: range) -> Process:
+        """One request from its first token to the places of its groups."""
         for group in groups:
             self.first_version[group] = self.version
         end = self._engine_time() + self.draws.next("generation", self.plan.generation, self.plan.devices("rollout"))
@@ -86,6 +87,8 @@ class Engines:
                 self._hand_on(place.partition, len(partition))
 
     def _hand_on(self, partition: int, groups: int) -> None:
+        """Let other roles see the first `groups` of a partition when they have arrived."""
+
         def arrive() -> None:
             self.handed_on[partition] = max(self.handed_on[partition], groups)
             self.changed.fire()

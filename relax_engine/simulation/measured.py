@@ -91,13 +91,12 @@ def measure(facts: Mapping[str, Any], timeline: Sequence[Span], metrics: Sequenc
     requests = [span for span in spans if span["name"] == "generate"]
     rewards = [span for span in spans if span["name"] == "reward"]
     pauses = [span for span in timeline if span["name"] == "weight_sync"]
-    per_step = max(1, round(len(requests) / len(records)))
     waits = _waits(facts["mode"], records, requests + rewards)
     accounted = {step: waits[step] + sum(_length(span) for span in _named(outer, step)) for step in records}
     plan = Plan.of(
         {
             **facts,
-            "request_groups": max(1, facts["rollout_batch_size"] // per_step),
+            "request_groups": _groups_of_a_request(facts["rollout_batch_size"], len(requests) / len(records)),
             "generation": [_length(span) - _overlap(span, pauses) for span in requests],
             "reward": [_length(span) for span in rewards],
             **{name: [steps[step] for step in sorted(steps)] for name, steps in by_phase.items()},
@@ -111,6 +110,11 @@ def measure(facts: Mapping[str, Any], timeline: Sequence[Span], metrics: Sequenc
         wait_time=_mean(waits.values()),
         staleness=_lags(records.values()),
     )
+
+
+def _groups_of_a_request(batch: int, requests: float) -> int:
+    """How many of a step's `batch` groups one of its `requests` has, as a divisor of `batch`."""
+    return max(size for size in range(1, batch + 1) if batch % size == 0 and size <= max(1.0, batch / requests))
 
 
 def _waits(mode: str, records: Mapping[int, Span], spans: Iterable[Span]) -> dict[int, float]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from relax_engine.simulation import PlanError, read_run, simulate
-from relax_engine.simulation.measured import measure
+from relax_engine.simulation.measured import _groups_of_a_request, measure
 
 RUNS = json.loads(Path(__file__).with_name("runs.json").read_text())["runs"]
 FACTS = {"rollout_batch_size": 4, "max_staleness": 0, "num_iters_per_train_update": 1}
@@ -67,6 +67,14 @@ def test_colocate_phases() -> None:
     assert plan.other.samples == (3, 3)  # 17 less 6 of generation and 8 of the actor: the save, and gaps
     assert (measured.step_time, measured.wait_time, measured.staleness) == (17, 6, {0: 1.0})
     assert simulate(plan).step_time == pytest.approx(17.0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "requests", "groups"), [(16, 16, 1), (16, 2, 8), (16, 1, 16), (16, 3, 4), (16, 20, 1), (7, 2, 1)]
+)
+def test_groups_of_a_request_divide_the_batch(batch: int, requests: float, groups: int) -> None:
+    """Three engines share sixteen groups as 6, 5 and 5; a filter makes more requests than groups are trained."""
+    assert _groups_of_a_request(batch, requests) == groups
 
 
 def test_generation_does_not_contain_the_pause_of_a_weight_sync() -> None:
