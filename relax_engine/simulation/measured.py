@@ -28,6 +28,8 @@ _TIMINGS = {
 }
 """Phases that are timings of their own; what else the actor does between two steps is `other`."""
 
+_SCALING = ("generation", "actor_fwd", "reference", "train")
+
 Span = Mapping[str, Any]
 
 
@@ -55,6 +57,7 @@ def read_run(run_dir: str | Path) -> MeasuredRun:
         PlanError: files are missing, or fewer than three steps were made.
     """
     from relax_engine.config import RunConfig
+    from relax_engine.config.roles import devices_of
 
     root = Path(run_dir)
     missing = [name for name in ("config.yaml", "timeline.json", "metrics.jsonl") if not (root / name).exists()]
@@ -67,11 +70,21 @@ def read_run(run_dir: str | Path) -> MeasuredRun:
         "max_staleness": config.staleness_bound,
         "num_iters_per_train_update": config.flat.num_iters_per_train_update,
     }
-    return measure(facts, json.loads((root / "timeline.json").read_text()), read_metrics(root / "metrics.jsonl"))
+    devices = {role: devices_of(config, role) for role in ("rollout", "actor", "actor_fwd", "reference")}
+    timeline = json.loads((root / "timeline.json").read_text())
+    return measure(facts, timeline, read_metrics(root / "metrics.jsonl"), devices)
 
 
-def measure(facts: Mapping[str, Any], timeline: Sequence[Span], metrics: Sequence[Span]) -> MeasuredRun:
-    """The measured run from its phases and metrics; `facts` are plan fields that no phase tells.
+def measure(
+    facts: Mapping[str, Any],
+    timeline: Sequence[Span],
+    metrics: Sequence[Span],
+    devices: Mapping[str, int] | None = None,
+) -> MeasuredRun:
+    """The measured run from its phases and metrics.
+
+    `facts` are plan fields that no phase tells; `devices` are those of the roles, with which the times of generation,
+    log-probs and training are assumed to scale.
 
     Raises:
         PlanError: fewer than three steps.
@@ -85,21 +98,28 @@ def measure(facts: Mapping[str, Any], timeline: Sequence[Span], metrics: Sequenc
     )
     outer = _without_nested([span for span in spans if span["role"] == "actor"])
     by_phase: defaultdict[str, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+    roles = {"generation": "rollout"}
     for span in [*outer, *(span for span in spans if span["role"] != "actor")]:
         if span["name"] in _TIMINGS:
-            by_phase[_TIMINGS[span["name"]]][span["step"]] += span["end"] - span["start"]
+            by_phase[_TIMINGS[span["name"]]][span["step"]] += _length(span)
+            roles[_TIMINGS[span["name"]]] = span["role"]
     requests = [span for span in spans if span["name"] == "generate"]
     rewards = [span for span in spans if span["name"] == "reward"]
     pauses = [span for span in timeline if span["name"] == "weight_sync"]
     waits = _waits(facts["mode"], records, requests + rewards)
     accounted = {step: waits[step] + sum(_length(span) for span in _named(outer, step)) for step in records}
+
+    def timing(name: str, samples: list[float]) -> dict[str, Any]:
+        known = (devices or {}).get(roles[name]) if name in _SCALING else None
+        return {"samples": samples, "devices": known or None}
+
     plan = Plan.of(
         {
             **facts,
             "request_groups": _groups_of_a_request(facts["rollout_batch_size"], len(requests) / len(records)),
-            "generation": [_length(span) - _overlap(span, pauses) for span in requests],
+            "generation": timing("generation", [_length(span) - _overlap(span, pauses) for span in requests]),
             "reward": [_length(span) for span in rewards],
-            **{name: [steps[step] for step in sorted(steps)] for name, steps in by_phase.items()},
+            **{name: timing(name, [steps[step] for step in sorted(steps)]) for name, steps in by_phase.items()},
             "handover": _handover(spans, records),
             "other": [max(0.0, records[step]["perf/step_time"] - accounted[step]) for step in records],
         }

@@ -132,7 +132,7 @@ class Plan(BaseModel):
     def slots(self) -> int | None:
         """Requests in generation at once on the rollout's devices; None for any number."""
         devices = self.devices("rollout")
-        if self.concurrency is None or devices is None:
+        if self.concurrency is None or devices is None or self.generation.devices is None:
             return self.concurrency
         return max(1, self.concurrency * devices // self.generation.devices)
 

@@ -18,10 +18,12 @@ class Timing(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    seconds: float = Field(default=0.0, ge=0, description="Mean duration on `devices` devices.")
+    seconds: float = Field(default=0.0, ge=0, description="Mean duration.")
     sigma: float = Field(default=0.0, ge=0, description="Spread: standard deviation of the logarithm (log-normal).")
     samples: tuple[float, ...] = Field(default=(), description="Measured durations, taken in turn instead.")
-    devices: int = Field(default=1, ge=1, description="Devices on which the durations hold.")
+    devices: int | None = Field(
+        default=None, ge=1, description="Devices on which the durations hold; without them they hold on any number."
+    )
     fixed: float = Field(default=0.0, ge=0, le=1, description="Share that more devices do not shorten (Amdahl).")
 
     @model_validator(mode="before")
@@ -37,8 +39,8 @@ class Timing(BaseModel):
         return math.fsum(self.samples) / len(self.samples) if self.samples else self.seconds
 
     def scale(self, devices: int | None) -> float:
-        """Factor on `devices` devices; 1 where they are not known."""
-        return 1.0 if not devices else self.fixed + (1.0 - self.fixed) * self.devices / devices
+        """Factor on `devices` devices; 1 where either number is not known."""
+        return 1.0 if not devices or not self.devices else self.fixed + (1.0 - self.fixed) * self.devices / devices
 
 
 class Draws:

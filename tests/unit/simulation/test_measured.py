@@ -94,9 +94,12 @@ def test_generation_does_not_contain_the_pause_of_a_weight_sync() -> None:
         ),
     ]
     metrics = [record(step, 9.0, 2.5, lag0=4, lag1=12) for step in range(3)]
-    measured = measure({"mode": "fully_async", **FACTS, "max_staleness": 1}, timeline, metrics)
+    devices = {"rollout": 2, "reference": 1, "actor": 4, "actor_fwd": 0}
+    measured = measure({"mode": "fully_async", **FACTS, "max_staleness": 1}, timeline, metrics, devices)
     assert measured.plan.generation.samples == (8, 8)
     assert measured.plan.reference.samples == (3, 3)  # both parts of a step
+    assert [getattr(measured.plan, name).devices for name in ("generation", "reference", "train")] == [2, 1, 4]
+    assert measured.plan.weight_sync.devices is None
     assert measured.plan.handover.seconds == 0.5
     assert measured.plan.other.samples == (1.5, 1.5)  # 9 less 2.5 of waiting and 5 of the actor
     assert (measured.wait_time, measured.staleness) == (2.5, {0: 0.25, 1: 0.75})

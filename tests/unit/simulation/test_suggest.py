@@ -10,9 +10,9 @@ from relax_engine.simulation.suggest import bound
 PLAN: dict[str, Any] = {
     "rollout_batch_size": 12,
     "max_staleness": 3,
-    "generation": {"seconds": 1.0, "fixed": 1.0},
+    "generation": {"seconds": 1.0, "devices": 1, "fixed": 1.0},
     "concurrency": 1,
-    "train": 12.0,
+    "train": {"seconds": 12.0, "devices": 1},
 }
 """A device generates one group a second, whatever the number of devices; training is 12 device-seconds a step."""
 
@@ -25,7 +25,11 @@ def test_devices_go_where_the_work_is() -> None:
 
 
 def test_forward_roles_get_devices_for_their_work_alone() -> None:
-    best = next(item for item in suggest(Plan.of({**PLAN, "reference": 6.0}), 10) if item.mode == "fully_async")
+    best = next(
+        item
+        for item in suggest(Plan.of({**PLAN, "reference": {"seconds": 6.0, "devices": 1}}), 10)
+        if item.mode == "fully_async"
+    )
     assert best.resource == {"rollout": 4, "reference": 2, "actor": 4}
     assert best.result.step_time == pytest.approx(3.0)
 
@@ -36,7 +40,7 @@ def test_units_are_kept() -> None:
 
 def test_colocate_is_there_to_compare() -> None:
     """A long tail that devices do not shorten favours running ahead; on policy, a split leaves one side idle."""
-    tail = {**PLAN, "generation": {"seconds": 12.0, "fixed": 1.0}, "concurrency": 12}
+    tail = {**PLAN, "generation": {"seconds": 12.0, "devices": 1, "fixed": 1.0}, "concurrency": 12}
     assert suggest(Plan.of(tail), 8)[0].mode == "fully_async"
     assert suggest(Plan.of({**PLAN, "max_staleness": 0}), 8)[0].mode == "colocate"
 
