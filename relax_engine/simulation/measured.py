@@ -67,7 +67,7 @@ def read_run(run_dir: str | Path) -> MeasuredRun:
     facts = {
         "mode": config.mode,
         "rollout_batch_size": config.flat.rollout_batch_size,
-        "max_staleness": config.staleness_bound,
+        "max_staleness": config.rollouts_ahead,
         "num_iters_per_train_update": config.flat.num_iters_per_train_update,
     }
     devices = {role: devices_of(config, role) for role in ("rollout", "actor", "actor_fwd", "reference")}
@@ -119,7 +119,8 @@ def measure(
             "request_groups": _groups_of_a_request(facts["rollout_batch_size"], len(requests) / len(records)),
             "generation": timing("generation", [_length(span) - _overlap(span, pauses) for span in requests]),
             "reward": [_length(span) for span in rewards],
-            **{name: timing(name, [steps[step] for step in sorted(steps)]) for name, steps in by_phase.items()},
+            # A step without a phase took no time for it: weights may be pushed every few steps only.
+            **{name: timing(name, [took[step] for step in sorted(records)]) for name, took in by_phase.items()},
             "handover": _handover(spans, records),
             "other": [max(0.0, records[step]["perf/step_time"] - accounted[step]) for step in records],
         }

@@ -105,6 +105,15 @@ def test_generation_does_not_contain_the_pause_of_a_weight_sync() -> None:
     assert (measured.wait_time, measured.staleness) == (2.5, {0: 0.25, 1: 0.75})
 
 
+def test_weights_that_are_pushed_every_second_step() -> None:
+    timeline = [span("actor", "train", step, 10 * step, 10 * step + 4) for step in range(5)]
+    timeline += [span("rollout", "generate", step, 10 * step, 10 * step + 1) for step in range(5)]
+    timeline += [span("actor", "weight_sync", step, 10 * step + 4, 10 * step + 6) for step in (1, 3)]
+    metrics = [record(step, 6.0, 0.0, lag1=4) for step in range(5)]
+    measured = measure({"mode": "fully_async", **FACTS, "max_staleness": 1}, timeline, metrics)
+    assert measured.plan.weight_sync.samples == (2, 0, 2, 0)
+
+
 def test_runs_that_tell_too_little(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"not the directory of a finished run: it has no config\.yaml, timeline\.json"):
         read_run(tmp_path)
