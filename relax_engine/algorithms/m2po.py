@@ -98,13 +98,14 @@ SPEC = AlgorithmSpec(
     needs_whole_groups=True,
     accepts_kl_coef=True,
     flags=(*GROUP_FLAGS, "eps_clip_c", "m2po_kl2_budget", "m2po_miniclip_low", "m2po_miniclip_high"),
-    constraints=(
+    constraints=tuple(
         Constraint(
-            field="use_tis",
+            field=field,
             holds=lambda given: not given,
             reason="already compares with the policy that sampled, so there is nothing left to correct",
-            fix="remove --use-tis",
+            fix=f"remove {flag}",
             default=False,
-        ),
+        )
+        for field, flag in (("use_tis", "--use-tis"), ("use_decoupled_ppo", "--use-decoupled-ppo"))
     ),
 )

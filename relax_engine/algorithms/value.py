@@ -62,7 +62,7 @@ class ValueLoss:
             "value_clipfrac": (weights * clipped).sum(),
             "values": (weights * current.detach()).sum(),
             "returns": (weights * returns).sum(),
-            "loss_weight/sum": weights.sum(),
+            "loss_weight": weights.sum(),
             "loss_tokens/sum": (~masked).sum().to(weights.dtype),
         }
         return loss, metrics

@@ -102,6 +102,7 @@ def test_recomputed_log_probs_are_asked_for() -> None:
         A.training_columns(M2PO, SETTINGS, {"rewards": [1.0], "loss_masks": [1]}, [0, 1])
 
 
-def test_tis_has_nothing_to_correct() -> None:
-    (found,) = A.violations(M2PO, SimpleNamespace(use_tis=True))
-    assert (found.field, found.fix) == ("use_tis", "remove --use-tis")
+@pytest.mark.parametrize(("field", "flag"), [("use_tis", "--use-tis"), ("use_decoupled_ppo", "--use-decoupled-ppo")])
+def test_there_is_nothing_to_correct(field: str, flag: str) -> None:
+    (found,) = A.violations(M2PO, SimpleNamespace(**{field: True}))
+    assert (found.field, found.fix) == (field, f"remove {flag}")
