@@ -109,7 +109,16 @@ class CheckpointManager:
         Raises:
             CheckpointSchemaError: one was written in a layout of another release.
         """
-        return [saved.iteration for saved in self._complete()]
+        return [saved.iteration for saved in self.complete()]
+
+    def complete(self) -> list[SavedCheckpoint]:
+        """All complete checkpoints, oldest first.
+
+        Raises:
+            CheckpointSchemaError: one was written in a layout of another release.
+        """
+        directories = sorted(self._directories().items())
+        return [SavedCheckpoint(*item) for item in directories if _incompleteness(item[1]) is None]
 
     def latest(self) -> SavedCheckpoint | None:
         """The newest complete checkpoint, or None. A newer directory that is not complete is named in a warning.
@@ -132,7 +141,7 @@ class CheckpointManager:
         """
         if keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}: the newest checkpoint is never deleted")
-        complete = self._complete()
+        complete = self.complete()
         for saved in complete[:-keep]:
             remove_tree(saved.path)
         newest = complete[-1].iteration if complete else -1
@@ -154,10 +163,6 @@ class CheckpointManager:
             if match:
                 found.setdefault(int(match.group(1)), entry)
         return found
-
-    def _complete(self) -> list[SavedCheckpoint]:
-        directories = sorted(self._directories().items())
-        return [SavedCheckpoint(*item) for item in directories if _incompleteness(item[1]) is None]
 
 
 def resolve_checkpoint(path: Path | str) -> Path:

@@ -14,8 +14,11 @@ from ray import serve
 
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.checkpoint.manager import CheckpointManager
+from relax_engine.components.critic_link import CriticTargets, critic_keeps_from, critic_trained
+from relax_engine.components.critic_settings import trains_actor
 from relax_engine.components.mode import (
     actor_columns,
+    checkpoint_is_due,
     computes_in_process,
     forward_budget,
     forward_columns,
@@ -28,6 +31,7 @@ from relax_engine.components.reference import MovingReference
 from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.components.train_group import TrainGroup, load_weights
 from relax_engine.components.trainer import LOG_PROB_GAP, PartitionOutcome, PartitionTrainer
+from relax_engine.config.critic import uses_critic
 from relax_engine.observe.metrics import MetricsLog
 from relax_engine.stream.columns import ColumnBatch
 from relax_engine.weight_sync.messages import Receiver, SyncReport, WeightSyncError
@@ -56,6 +60,7 @@ class Actor(Role):
         super().__init__(context)
         self.supervised = self.args.loss_type == "sft"
         self.colocate = self.config.mode == "colocate"
+        self.has_critic = uses_critic(self.config)
         self.checkpoints = CheckpointManager(self.args.save) if self.args.save else None
         continues = context.run_state.get("iteration") == context.start_step
         self.metrics = MetricsLog(
@@ -114,13 +119,17 @@ class Actor(Role):
         reader = PartitionReader(
             self.stream, self.config, task="actor_train", partition=partition, columns=actor_columns(self.config)
         )
-        outcome = await asyncio.to_thread(self._train, reader)
+        outcome = await asyncio.to_thread(self._train, reader, rollout_id)
         metrics = self._train_metrics(outcome) | reader.meta.get("metrics", {})
+        if self.has_critic:
+            metrics |= await critic_trained(rollout_id)
         metrics["perf/wait_time"] = reader.waited
         self.version = rollout_id + 1
         if self.reference.moves_at(self.version):
             await asyncio.to_thread(self.reference.move)
         await asyncio.to_thread(self._checkpoint, rollout_id, reader.meta.get("data_position", {}), metrics)
+        if self.has_critic and self.checkpoints is not None and self.args.max_actor_ckpt_to_keep:
+            await critic_keeps_from(self.checkpoints)
         if not self.supervised:
             metrics |= await self._publish(self.version, outcome.probe)
         stats = await asyncio.to_thread(
@@ -135,10 +144,14 @@ class Actor(Role):
         await asyncio.to_thread(self.metrics.write, rollout_id, metrics)
         self.emit("step", step=rollout_id, metrics=metrics)
 
-    def _train(self, reader: PartitionReader) -> PartitionOutcome:
-        """All optimizer steps of the partition."""
+    def _train(self, reader: PartitionReader, rollout_id: int) -> PartitionOutcome:
+        """All optimizer steps of the partition; on shared devices the critic's turn comes after the actor's."""
         before = len(self.phases)
-        outcome = self.trainer.train(reader, self.version)
+        targets = CriticTargets() if self.has_critic and computes_in_process(self.config) else None
+        update = not self.has_critic or trains_actor(self.config, rollout_id)
+        outcome = self.trainer.train(reader, self.version, update=update, targets=targets)
+        if targets is not None:
+            targets.send(self.stream, f"train_{rollout_id}")
         self._train_seconds = sum(
             phase.end - phase.start for phase in self.phases[before:] if phase.name in ("train", "optimizer")
         )
@@ -161,11 +174,7 @@ class Actor(Role):
         return metrics
 
     def _checkpoint(self, rollout_id: int, data_position: dict[str, Any], metrics: dict[str, float]) -> None:
-        args = self.args
-        last = rollout_id + 1 == self.context.num_steps
-        if self.checkpoints is None or not (
-            last or (args.save_interval and (rollout_id + 1) % args.save_interval == 0)
-        ):
+        if self.checkpoints is None or not checkpoint_is_due(self.config, rollout_id, self.context.num_steps):
             return
         state = {
             "iteration": rollout_id + 1,
@@ -177,8 +186,8 @@ class Actor(Role):
             self.group.save(str(directory), {})
             self.reference.save(directory)
             Path(directory, RUN_STATE).write_text(json.dumps(state))
-        if args.max_actor_ckpt_to_keep:
-            self.checkpoints.prune(args.max_actor_ckpt_to_keep)
+        if self.args.max_actor_ckpt_to_keep:
+            self.checkpoints.prune(self.args.max_actor_ckpt_to_keep)
 
     async def _publish(self, version: int, probe: ColumnBatch | None) -> dict[str, float]:
         """Sync the weights to whoever gets this version, and check that engines compute the same."""

@@ -14,7 +14,13 @@ from relax_engine.algorithms.corrections.mismatch import mismatch_metrics
 from relax_engine.algorithms.custom_advantage import with_custom_advantage
 from relax_engine.algorithms.reduction import UNKNOWN_TOTALS
 from relax_engine.algorithms.settings import AlgorithmSettings
-from relax_engine.components.mode import ROLLOUT_COLUMNS, forward_columns, old_is_current, rows_per_advantages
+from relax_engine.components.mode import (
+    ROLLOUT_COLUMNS,
+    forward_columns,
+    old_is_current,
+    rows_per_advantages,
+    value_columns,
+)
 from relax_engine.components.role import Role, ingress
 from relax_engine.config import RunConfig
 from relax_engine.stream.columns import Column, ColumnBatch
@@ -84,6 +90,7 @@ class Advantages(Role):
     def _partition(self, partition: str) -> None:
         """Part by part, or optimizer step by optimizer step where advantages compare all rows of one."""
         columns = [name for name in ROLLOUT_COLUMNS if name != "tokens"] + list(forward_columns(self.config).values())
+        columns += value_columns(self.config)
         rows = rows_per_advantages(self.config)
         sequence = 0
         while True:

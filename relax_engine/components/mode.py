@@ -6,6 +6,7 @@ from relax_engine.algorithms import registry
 from relax_engine.algorithms.batch import needs_whole_batch, produced_columns
 from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.config import RunConfig
+from relax_engine.config.critic import uses_critic
 from relax_engine.config.roles import old_policy_is_current, required_roles
 
 SFT_COLUMNS = ("tokens", "response_lengths", "loss_masks")
@@ -21,6 +22,10 @@ ROLLOUT_COLUMNS = (
     "first_version",
     "last_version",
 )
+VALUES = "values"
+"""What the critic adds to every row."""
+TARGETS = ("returns", "loss_weights")
+"""What the critic learns from, added by whoever computes advantages."""
 _FORWARD_BUDGET = 16384
 LOG_PROB_COLUMNS = {"actor_fwd": "log_probs", "reference": "ref_log_probs"}
 
@@ -93,5 +98,16 @@ def actor_columns(config: RunConfig) -> list[str]:
     if config.mode == "fully_async":
         settings = AlgorithmSettings.from_config(config.flat)
         spec = registry.get(settings.advantage_estimator)
-        columns += [*forward_columns(config).values(), *produced_columns(spec, settings)]
-    return columns
+        return [*columns, *forward_columns(config).values(), *produced_columns(spec, settings)]
+    return columns + value_columns(config)
+
+
+def value_columns(config: RunConfig) -> list[str]:
+    """What advantages need of a critic."""
+    return [VALUES] if uses_critic(config) else []
+
+
+def checkpoint_is_due(config: RunConfig, rollout_id: int, num_steps: int) -> bool:
+    """Whether a run of `num_steps` is saved after this rollout: at every `save_interval`th, and at the end."""
+    interval = config.flat.save_interval
+    return rollout_id + 1 == num_steps or bool(interval and (rollout_id + 1) % interval == 0)

@@ -9,7 +9,10 @@ from typing import Any
 from relax_engine.components.mode import rows_per_part, steps_per_rollout
 from relax_engine.config import RunConfig
 from relax_engine.stream.client import StreamClient
-from relax_engine.stream.columns import ColumnBatch
+from relax_engine.stream.columns import Column, ColumnBatch
+
+ROW_NUMBERS = "row_numbers"
+"""Column that the reader adds: the rows' numbers in the partition."""
 
 
 class PartitionReader:
@@ -68,4 +71,4 @@ class PartitionReader:
             self.meta = delivery.meta
             return None
         self._sequence += 1
-        return self._stream.fetch(delivery)
+        return self._stream.fetch(delivery).with_columns(**{ROW_NUMBERS: Column.fixed(delivery.rows)})

@@ -37,6 +37,7 @@ class TrainGroup:
         role: str,
         trainable: bool,
         timeout_s: float,
+        value_head: bool = False,
     ) -> None:
         self.config = config
         self.role = role
@@ -46,7 +47,7 @@ class TrainGroup:
         self._ranks: list[Any] = [
             ray.remote(TrainRank)
             .options(**slot.actor_options(), runtime_env=environment, name=None, max_restarts=0)
-            .remote(config, rank=rank, world_size=len(slots), trainable=trainable)
+            .remote(config, rank=rank, world_size=len(slots), trainable=trainable, value_head=value_head)
             for rank, slot in enumerate(slots)
         ]
         address = self._wait([self._ranks[0].address.remote()])[0]
@@ -82,17 +83,21 @@ class TrainGroup:
         self, batch: ColumnBatch, *, temperature: float, max_tokens: int, weights: str | None = None
     ) -> Column:
         """Log-probs of all response tokens, float32 in compact layout, rows in batch order."""
+        return self._forward(
+            "forward_log_probs", batch, temperature=temperature, max_tokens=max_tokens, weights=weights
+        )
+
+    def forward_values(self, batch: ColumnBatch, *, max_tokens: int) -> Column:
+        """A critic's values before all response tokens, float32 in compact layout, rows in batch order."""
+        return self._forward("forward_values", batch, max_tokens=max_tokens)
+
+    def _forward(self, method: str, batch: ColumnBatch, **options: Any) -> Column:
+        """A forward pass of every rank over its share; the rows together again."""
         shares = self._shares(batch)
         reference = ray.put(batch)
         columns = self._wait(
             [
-                rank.forward_log_probs.remote(
-                    reference,
-                    shares[place["dp_rank"]],
-                    temperature=temperature,
-                    max_tokens=max_tokens,
-                    weights=weights,
-                )
+                getattr(rank, method).remote(reference, shares[place["dp_rank"]], **options)
                 for rank, place in zip(self._ranks, self._coordinates, strict=True)
             ]
         )

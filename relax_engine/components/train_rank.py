@@ -35,13 +35,16 @@ if TYPE_CHECKING:
 
 
 class TrainRank:
-    """A rank of the actor (trainable), or of a forward-only role that receives weights."""
+    """A rank of the actor or the critic (trainable), or of a forward-only role that receives weights."""
 
-    def __init__(self, config: RunConfig, *, rank: int, world_size: int, trainable: bool) -> None:
+    def __init__(
+        self, config: RunConfig, *, rank: int, world_size: int, trainable: bool, value_head: bool = False
+    ) -> None:
         self.config = config
         self.rank = rank
         self.world_size = world_size
         self.trainable = trainable
+        self.value_head = value_head
         self._backend: MegatronBackend | None = None
         self._sender: WeightSender | None = None
         self._inbox = _WeightInbox()
@@ -53,11 +56,12 @@ class TrainRank:
     def start(self, address: str) -> dict[str, int]:
         """Build the backend; returns this rank's place among the data-parallel ranks."""
         from relax_engine.backends.megatron.backend import MegatronBackend
+        from relax_engine.backends.megatron.settings import read_settings
 
         if self.config.flat.deterministic:
             use_deterministic_kernels()
         self._backend = MegatronBackend(
-            self.config,
+            read_settings(self.config.flat, value_head=self.value_head),
             rank=self.rank,
             world_size=self.world_size,
             init_method=f"tcp://{address}",
@@ -108,6 +112,11 @@ class TrainRank:
             column = self.backend.forward_log_probs(batch.select(rows), temperature=temperature, max_tokens=max_tokens)
         return column if self.backend.speaks_for_slice else None
 
+    def forward_values(self, batch: ColumnBatch, rows: Sequence[int], *, max_tokens: int) -> Column | None:
+        """Values before the response tokens of `rows`; None except on the rank that speaks for its slice."""
+        column = self.backend.forward_values(batch.select(rows), max_tokens=max_tokens)
+        return column if self.backend.speaks_for_slice else None
+
     def accumulate(
         self,
         batch: ColumnBatch,
@@ -132,13 +141,16 @@ class TrainRank:
 
     @cached_property
     def _loss(self) -> LossFn:
-        """The loss that the configuration asks for."""
+        """The loss that the configuration and the head ask for."""
         from relax_engine.algorithms.objective import make_policy_loss
         from relax_engine.algorithms.supervised import make_sft_loss
+        from relax_engine.algorithms.value import make_value_loss
 
         if self.config.flat.loss_type == "sft":
             return make_sft_loss()
         settings = AlgorithmSettings.from_config(self.config.flat)
+        if self.value_head:
+            return make_value_loss(settings)
         return make_policy_loss(settings, true_on_policy=old_is_current(self.config), args=self.config.flat)
 
     def push_weights(self, receivers: Sequence[Any], version: int) -> SyncReport | None:

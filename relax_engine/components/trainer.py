@@ -14,6 +14,7 @@ from relax_engine.algorithms.objective import make_policy_loss
 from relax_engine.algorithms.reduction import BatchTotals, loss_scale
 from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.components.advantages import advantage_columns, mismatch, supervised_weights
+from relax_engine.components.critic_link import CriticTargets
 from relax_engine.components.mode import (
     computes_in_process,
     forward_budget,
@@ -65,32 +66,45 @@ class PartitionTrainer:
         self._forward_columns = [] if self.supervised else self._missing_columns()
         self._log_prob_gap: float | None = None
 
-    def train(self, reader: PartitionReader, version: int) -> PartitionOutcome:
-        """All optimizer steps of a partition, with weights of `version` before the first."""
+    def train(
+        self, reader: PartitionReader, version: int, *, update: bool = True, targets: CriticTargets | None = None
+    ) -> PartitionOutcome:
+        """All optimizer steps of a partition, with weights of `version` before the first.
+
+        Args:
+            update: False leaves the optimizer steps out, and with them the gradients.
+            targets: takes what a critic is to learn from the rows, where advantages are computed in process.
+        """
         check = StalenessCheck(version, self.config.staleness_bound)
         outcome = PartitionOutcome(check)
         self._log_prob_gap = None
         steps: Iterable[Iterable[ColumnBatch]] = (
-            self._prepared(reader.parts(step), outcome) for step in range(steps_per_rollout(self.config))
+            self._prepared(reader.parts(step), outcome, targets) for step in range(steps_per_rollout(self.config))
         )
         if "log_probs" in self._forward_columns and steps_per_rollout(self.config) > 1:
             steps = [list(parts) for parts in steps]
         for parts in steps:
-            self._step(parts, outcome)
+            self._step(parts, outcome, update=update, targets=targets)
         outcome.log_prob_gap = self._log_prob_gap
         return outcome
 
-    def _prepared(self, parts: Iterable[ColumnBatch], outcome: PartitionOutcome) -> Iterable[ColumnBatch]:
+    def _prepared(
+        self, parts: Iterable[ColumnBatch], outcome: PartitionOutcome, targets: CriticTargets | None
+    ) -> Iterable[ColumnBatch]:
         """Parts without rows that are too old, with the log-probs that this process computes."""
         for part in parts:
+            if targets is not None:
+                targets.expect(part)
             kept = part if self.supervised else outcome.staleness.keep(part)
             if kept.num_rows:
                 complete = self._with_log_probs(kept)
                 outcome.add(complete)
                 yield complete
 
-    def _step(self, parts: Iterable[ColumnBatch], outcome: PartitionOutcome) -> None:
-        """One optimizer step; none when every row was too old."""
+    def _step(
+        self, parts: Iterable[ColumnBatch], outcome: PartitionOutcome, *, update: bool, targets: CriticTargets | None
+    ) -> None:
+        """One optimizer step; none when every row was too old, or without `update`."""
         totals = BatchTotals(0, 0)
         if self._makes_advantages and needs_whole_step(self.config):
             waiting = list(parts)
@@ -98,6 +112,10 @@ class PartitionTrainer:
         accumulated = False
         for part in parts:
             trained = self._with_advantages(part)
+            if targets is not None:
+                targets.add(trained)
+            if not update:
+                continue
             masks = trained["loss_masks"]
             totals += batch_totals({name: column.values for name, column in trained.items()}, masks.offsets)
             with self._phase("train"):

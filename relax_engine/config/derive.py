@@ -25,6 +25,7 @@ def derived_defaults(flat: dict[str, Any]) -> dict[str, Any]:
     }
     fallbacks["offload_rollout"] = not (flat["fully_async"] or flat["hybrid"])
     fallbacks |= _batch_sizes(flat, samples) | _lengths(flat) | _names(flat)
+    fallbacks |= _critic(flat)
     derived = {name: value for name, value in fallbacks.items() if flat[name] is None and value is not None}
     if flat["max_tokens_per_gpu"] is not None:
         derived["use_dynamic_batch_size"] = True
@@ -51,6 +52,13 @@ def _lengths(flat: dict[str, Any]) -> dict[str, Any]:
     if context is not None and prompt is None:
         return {"rollout_max_prompt_len": context - 1}
     return {}
+
+
+def _critic(flat: dict[str, Any]) -> dict[str, Any]:
+    if "critic" not in flat["resource"]:
+        return {}
+    directories = {f"critic_{name}": f"{flat[name]}/critic" for name in ("load", "save") if flat[name] is not None}
+    return {"critic_lr": flat["lr"], **directories}
 
 
 def _names(flat: dict[str, Any]) -> dict[str, Any]:

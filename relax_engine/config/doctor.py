@@ -22,6 +22,7 @@ _SUBJECTS = (
     "algorithm",
     "corrections",
     "optimizer",
+    "critic",
     "reward",
     "model",
     "checkpoint",

@@ -5,6 +5,7 @@ What lives here: the role table of the modes. What does not: placement on a clus
 
 from __future__ import annotations
 
+from relax_engine.config.critic import uses_critic
 from relax_engine.config.run_config import RunConfig
 
 DEVICE_FREE_ROLES = ("advantages", "sft")
@@ -45,15 +46,17 @@ def required_roles(config: RunConfig) -> tuple[str, ...]:
     """The roles that run, in the order in which samples pass them.
 
     Supervised training has a producer of rows and the actor. Colocate and hybrid have rollout and actor, and the
-    actor computes everything else in process. Fully async adds the advantages role, a reference where a KL term is
-    used, and actor_fwd where the old policy's log-probs have to be computed: not when the engine's are taken for them
-    (`use_rollout_logprobs`), not when the current policy is the old one, and not when the old policy is the actor's own
-    at the start of its step (`use_decoupled_ppo`), unless the algorithm compares both policies over the whole batch.
+    actor computes everything else in process, except values: an algorithm that needs them has a critic in every mode.
+    Fully async adds the advantages role, a reference where a KL term is used, and actor_fwd where the old policy's
+    log-probs have to be computed: not when the engine's are taken for them (`use_rollout_logprobs`), not when the
+    current policy is the old one, and not when the old policy is the actor's own at the start of its step
+    (`use_decoupled_ppo`), unless the algorithm compares both policies over the whole batch.
     """
     if config.algorithm.loss_type == "sft":
         return ("sft", "actor")
+    critic = ("critic",) if uses_critic(config) else ()
     if config.mode != "fully_async":
-        return ("rollout", "actor")
+        return ("rollout", *critic, "actor")
     roles = ["rollout"]
     objective = config.algorithm
     elsewhere = objective.use_rollout_logprobs or objective.use_decoupled_ppo or old_policy_is_current(config)
@@ -61,12 +64,14 @@ def required_roles(config: RunConfig) -> tuple[str, ...]:
         roles.append("actor_fwd")
     if uses_reference(config):
         roles.append("reference")
-    return (*roles, "advantages", "actor")
+    return (*roles, *critic, "advantages", "actor")
 
 
 def sharing_roles(config: RunConfig) -> tuple[str, ...]:
-    """Roles that sit on the same devices and take turns."""
-    return ("rollout", "actor") if config.mode == "colocate" and config.algorithm.loss_type != "sft" else ()
+    """Roles that sit on the same devices and take turns: all of colocate's, and in hybrid the critic with the actor."""
+    inside = {"colocate": ("rollout", "critic", "actor"), "hybrid": ("critic", "actor")}.get(config.mode, ())
+    shared = tuple(role for role in inside if role in required_roles(config))
+    return shared if len(shared) > 1 else ()
 
 
 def devices_of(config: RunConfig, role: str) -> int:
@@ -76,8 +81,9 @@ def devices_of(config: RunConfig, role: str) -> int:
 
 def devices_needed(config: RunConfig) -> int:
     """Devices of the whole run: roles that share take the larger number, all others add up."""
-    counts = [devices_of(config, role) for role in required_roles(config)]
-    return max(counts) if config.mode == "colocate" else sum(counts)
+    shared = sharing_roles(config)
+    apart = sum(devices_of(config, role) for role in required_roles(config) if role not in shared)
+    return apart + max((devices_of(config, role) for role in shared), default=0)
 
 
 def data_parallel_size(config: RunConfig) -> int:

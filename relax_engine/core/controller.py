@@ -86,7 +86,7 @@ class Controller:
                 run_dir=str(self.run_dir),
                 start_step=self.point.iteration,
                 num_steps=self.num_steps,
-                resume_from=self.point.directory,
+                resume_from=self.point.directory_of(role),
                 weights_only=self.point.weights_only,
                 run_state=self.point.state,
             )

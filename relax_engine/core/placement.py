@@ -15,8 +15,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from relax_engine.core.cluster import Cluster, ClusterError
 
-# Two roles on one device: what each claims of it.
-_SHARED_CLAIM = 0.45
+# What all roles on one device claim of it together.
+_SHARED_CLAIM = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def place(devices: Mapping[str, int], shared: Sequence[str], cluster: Cluster, *
                 f"no devices for {', '.join(roles)} within {timeout_s:g} s: wanted {count} x {bundle}, "
                 f"the cluster has {ray.cluster_resources()}"
             )
-        claim = _SHARED_CLAIM if len(roles) > 1 else 1.0
+        claim = _SHARED_CLAIM / len(roles) if len(roles) > 1 else 1.0
         for role in roles:
             slots[role] = [Slot(group, index, cpu * claim, gpu * claim) for index in range(devices[role])]
     return Placement(slots, groups)

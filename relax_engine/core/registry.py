@@ -17,6 +17,7 @@ def deployment(name: str) -> Deployment:
     from relax_engine.components.actor import ActorDeployment
     from relax_engine.components.actor_fwd import ActorFwdDeployment, ReferenceDeployment
     from relax_engine.components.advantages import AdvantagesDeployment
+    from relax_engine.components.critic import CriticDeployment
     from relax_engine.components.rollout import RolloutDeployment
     from relax_engine.components.sft import SftDeployment
 
@@ -24,6 +25,7 @@ def deployment(name: str) -> Deployment:
         "actor": ActorDeployment,
         "actor_fwd": ActorFwdDeployment,
         "advantages": AdvantagesDeployment,
+        "critic": CriticDeployment,
         "reference": ReferenceDeployment,
         "rollout": RolloutDeployment,
         "sft": SftDeployment,

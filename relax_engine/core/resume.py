@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relax_engine.checkpoint.manager import CheckpointManager
+from relax_engine.checkpoint.errors import CheckpointNotFoundError
+from relax_engine.checkpoint.manager import CheckpointManager, SavedCheckpoint
 from relax_engine.components.actor import RUN_STATE
+from relax_engine.components.critic_settings import critic_roots
 from relax_engine.config import RunConfig
+from relax_engine.config.critic import uses_critic
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """`iteration` steps are done; `directory` holds them, None at the beginning."""
+    """`iteration` steps are done; `directory` holds the actor after them, `critic` the critic; both None without."""
 
     iteration: int = 0
     directory: str | None = None
     state: Mapping[str, Any] = field(default_factory=dict)
     weights_only: bool = False
+    critic: str | None = None
+
+    def directory_of(self, role: str) -> str | None:
+        """What `role` continues from."""
+        return self.critic if role == "critic" else self.directory
 
 
 def find_resume_point(config: RunConfig) -> ResumePoint:
-    """The newest complete checkpoint under `--load`, if there is one."""
+    """The newest complete checkpoint under `--load`, if there is one; with a critic, the newest that both have.
+
+    Raises:
+        CheckpointNotFoundError: the run has a critic, and none of its checkpoints goes with one of the actor's.
+    """
     flat = config.flat
     start = flat.start_rollout_id
     if flat.load is None or not Path(flat.load).is_dir():
@@ -32,9 +47,32 @@ def find_resume_point(config: RunConfig) -> ResumePoint:
     latest = CheckpointManager(flat.load).latest()
     if latest is None:
         return ResumePoint(start or 0)
-    path = latest.path / RUN_STATE
-    if flat.only_load_weight or not path.is_file():
+    critics = _critics(config)
+    if flat.only_load_weight or not (latest.path / RUN_STATE).is_file():
         # Weights alone (an imported model, or asked for): training starts anew from them.
-        return ResumePoint(start or 0, str(latest.path), weights_only=True)
-    state = json.loads(path.read_text())
-    return ResumePoint(latest.iteration if start is None else start, str(latest.path), state)
+        return ResumePoint(start or 0, str(latest.path), weights_only=True, critic=critics.get(latest.iteration))
+    if uses_critic(config):
+        latest = _newest_with_critic(config, critics)
+    state = json.loads((latest.path / RUN_STATE).read_text())
+    iteration = latest.iteration if start is None else start
+    return ResumePoint(iteration, str(latest.path), state, critic=critics.get(latest.iteration))
+
+
+def _critics(config: RunConfig) -> dict[int, str]:
+    """The critic's complete checkpoints by iteration."""
+    if not uses_critic(config):
+        return {}
+    saved = [saved for root in reversed(critic_roots(config)) for saved in CheckpointManager(root).complete()]
+    return {each.iteration: str(each.path) for each in saved}
+
+
+def _newest_with_critic(config: RunConfig, critics: Mapping[int, str]) -> SavedCheckpoint:
+    for saved in reversed(CheckpointManager(config.flat.load).complete()):
+        if saved.iteration in critics:
+            return saved
+        logger.warning("passing over checkpoint %s: there is no critic of iteration %d", saved.path, saved.iteration)
+    raise CheckpointNotFoundError(
+        f"--load {config.flat.load} has checkpoints, but none of their iterations has a critic in "
+        f"{' or '.join(critic_roots(config))} (it has {sorted(critics) or 'none'}); name its directory with "
+        "--critic-load, or start a new critic on the actor's weights with --only-load-weight"
+    )

@@ -109,7 +109,7 @@ def read_settings(flat: Any, *, layout: ParallelLayout | None = None, value_head
     return BackendSettings(
         hf_checkpoint=str(flat.hf_checkpoint),
         layout=layout or ParallelLayout(flat.tensor_model_parallel_size, flat.sequence_parallel),
-        optimizer=_read_optimizer(flat),
+        optimizer=_read_optimizer(flat, without=0 if value_head else flat.num_critic_only_steps),
         recompute=RecomputeSettings(flat.recompute_granularity, flat.recompute_method, flat.recompute_num_layers),
         dtype=torch.bfloat16 if flat.bf16 else torch.float32,
         seed=flat.seed,
@@ -117,8 +117,9 @@ def read_settings(flat: Any, *, layout: ParallelLayout | None = None, value_head
     )
 
 
-def _read_optimizer(flat: Any) -> OptimizerSettings:
-    all_steps = (flat.num_rollout or 1) * (flat.num_steps_per_rollout or 1)
+def _read_optimizer(flat: Any, *, without: int) -> OptimizerSettings:
+    """`without` rollouts take no step."""
+    all_steps = max(1, (flat.num_rollout or 1) - without) * (flat.num_steps_per_rollout or 1)
     return OptimizerSettings(
         lr=flat.lr,
         min_lr=flat.min_lr,

@@ -67,6 +67,12 @@ class Algorithm(Section):
     lambd: float = flag(1.0, ge=0, le=1)
     """Lambda of generalised advantage estimation, for estimators with a critic."""
 
+    num_critic_only_steps: int = flag(0, ge=0, unit="rollouts")
+    """First rollouts on which the critic alone is trained; the actor keeps its weights, and versions count on."""
+
+    critic_train_only: bool = False
+    """Train the critic alone, on every rollout."""
+
     normalize_advantages: bool = False
     """Shift and scale the advantages of a batch to mean 0 and variance 1 over its unmasked tokens."""
 

@@ -27,6 +27,15 @@ class Checkpoint(Section):
     ref_update_interval: int | None = flag(None, ge=1, unit="rollouts")
     """Make the trained weights the reference after every so many rollouts. Default: the reference stays."""
 
+    critic_load: str | None = None
+    """Checkpoint directory to resume the critic from, or the Hugging Face model that it starts as: a language model,
+    whose value head then starts at zero, or a `...ForSequenceClassification` with one label (a reward model). A new
+    critic starts from `--ref-load` otherwise. Default with a critic: `critic` in `--load`."""
+
+    critic_save: str | None = None
+    """Directory that receives the critic's checkpoints, at the same rollouts as the actor's. Default with a critic:
+    `critic` in `--save`."""
+
     only_load_weight: bool = False
     """Load weights, but neither optimizer state nor random state nor dataset position."""
 

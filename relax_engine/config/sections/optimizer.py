@@ -28,6 +28,12 @@ class Optimizer(Section):
     lr_decay_iters: int | None = flag(None, ge=1, unit="optimizer steps")
     """Steps after which the decay has reached `--min-lr`. Default: all steps of the run."""
 
+    critic_lr: float | None = flag(None, gt=0)
+    """Peak learning rate of the critic; its schedule has the actor's shape. Default with a critic: `--lr`."""
+
+    critic_lr_warmup_iters: int = flag(0, ge=0, unit="optimizer steps")
+    """Steps over which the critic's learning rate rises linearly from 0."""
+
     weight_decay: float = flag(0.01, ge=0)
     """Decoupled weight decay; biases and norms are exempt."""
 

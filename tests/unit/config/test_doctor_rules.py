@@ -21,6 +21,10 @@ ASYNC: dict[str, Any] = {
 }
 WITH_REFERENCE = {**ASYNC["resource"], "reference": [1, 1]}
 KL: dict[str, Any] = {"use_kl_loss": True, "kl_loss_coef": 0.1}
+PPO: dict[str, Any] = {
+    "advantage_estimator": "ppo",
+    "resource": {"actor": [1, 1], "critic": [1, 1], "rollout": [1, 1]},
+}
 
 # rule, flags on top of a complete run, severity, part of the message
 CASES: list[tuple[str, dict[str, Any], str, str]] = [
@@ -191,6 +195,25 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "error",
         "Fix: --lr-warmup-iters 9 or less",
     ),
+    ("roles_have_devices", {"advantage_estimator": "ppo"}, "error", "--resource lacks critic"),
+    ("idle_roles", {"resource": PPO["resource"]}, "note", "critic does not run as a role"),
+    ("critic_flags_need_a_critic", {"critic_lr": 1e-5}, "warning", "this algorithm has no critic"),
+    ("critic_trains_before_the_actor", {**PPO, "num_critic_only_steps": 2}, "error", "the actor is never trained"),
+    (
+        "critic_fits_its_devices",
+        {**PPO, "resource": {"actor": [1, 2], "critic": [1, 1], "rollout": [1, 1]}, "tensor_model_parallel_size": 2},
+        "error",
+        "one copy of the critic takes 2 devices",
+    ),
+    ("critic_schedule", {**PPO, "lr": 1e-5, "min_lr": 1e-6, "critic_lr": 1e-7}, "error", "the critic's peak"),
+    (
+        "critic_schedule",
+        {**PPO, "lr_decay_style": "linear", "critic_lr_warmup_iters": 2},
+        "error",
+        "leaves nothing of the 2 steps",
+    ),
+    ("critic_save_needs_save", {**PPO, "critic_save": "/tmp/critic"}, "error", "--save (not set)"),
+    ("critic_model", {**PPO, "critic_load": "/no/such"}, "note", "a new critic starts from --ref-load"),
     ("reward_is_named", {"rm_type": None}, "warning", "every prompt must bring an `rm_type`"),
     ("reward_is_named", {"custom_rm_path": "json.loads"}, "note", "the custom reward is used"),
     ("group_reward_is_custom", {"group_rm": True}, "error", "score single samples"),
@@ -262,6 +285,7 @@ def test_complete_runs_have_no_findings(complete: RunConfig, run_files: Any) -> 
     assert check(complete.replace(**ASYNC, use_tis=True, tis_batch_normalize=True, use_opsm=True)) == []
     reference = {**ASYNC, **KL, "resource": WITH_REFERENCE}
     assert check(complete.replace(**reference)) == []
+    assert check(complete.replace(**PPO, critic_lr=1e-5, critic_load=run_files.flags["hf_checkpoint"])) == []
     sft = {"loss_type": "sft", "rm_type": None, "resource": {"actor": [1, 1]}, "global_batch_size": 3}
     assert check(complete.replace(**sft)) == []
     evaluated = {"eval_interval": 1, "eval_prompt_data": {"test": [f"{run_files.test}[0:1]"]}}
@@ -288,6 +312,27 @@ def test_staleness_rules_of_an_algorithm_ignore_colocate(complete: RunConfig, mo
     assert findings(complete.replace(**stale), "algorithm_is_known") == []
     found = findings(complete.replace(**ASYNC | stale), "algorithm_is_known")
     assert "--max-staleness 1" in str(found[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"architectures": ["Qwen3ForSequenceClassification"]}, "gives 2 scores"),
+        ({"architectures": ["MambaForCausalLM"]}, "'MambaForCausalLM'; supported"),
+        ({"vocab_size": 7}, "the critic's vocabulary has 7 tokens"),
+        (None, "not valid JSON"),
+    ],
+)
+def test_a_model_that_cannot_be_the_critic_is_refused(
+    complete: RunConfig, run_files: Any, tmp_path: Path, changes: dict[str, Any] | None, part: str
+) -> None:
+    model = tmp_path / "critic"
+    model.mkdir()
+    actor = json.loads((run_files.model / "config.json").read_text())
+    (model / "config.json").write_text("{" if changes is None else json.dumps(actor | changes))
+    [found] = findings(complete.replace(**PPO, critic_load=str(model)), "critic_model")
+    assert found.severity == "error"
+    assert part in str(found)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from relax_engine.config import ConfigError, RunConfig, parse_args
         ("--colocate yes", "'yes' belongs to no flag"),
         ("stray --lr 1", "'stray' belongs to no flag"),
         ("--resource {actor}", "--resource {actor}: not valid JSON"),
-        ('--resource {"actr":[1,1]}', "must be one of actor, rollout"),
+        ('--resource {"actr":[1,1]}', "must be one of actor, critic, rollout"),
         ('--resource {"actor":[1,-1]}', "--resource (at actor.1) -1: must be at least 0"),
         ("--ref-actor-config [1]", "--ref-actor-config [1]: must be a JSON object"),
         ("--eval-prompt-data aime", "dataset 'aime' has no path"),

@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from relax_engine.config import RunConfig
-from relax_engine.config.roles import data_parallel_size, devices_needed, required_roles
+from relax_engine.config.roles import data_parallel_size, devices_needed, required_roles, sharing_roles
 
-RESOURCE = {"actor": (1, 4), "rollout": (1, 2), "reference": (1, 1), "actor_fwd": (1, 1), "advantages": (1, 0)}
+RESOURCE = {
+    "actor": (1, 4),
+    "critic": (1, 3),
+    "rollout": (1, 2),
+    "reference": (1, 1),
+    "actor_fwd": (1, 1),
+    "advantages": (1, 0),
+}
 
 
 @pytest.mark.parametrize(
@@ -37,6 +44,29 @@ RESOURCE = {"actor": (1, 4), "rollout": (1, 2), "reference": (1, 1), "actor_fwd"
 def test_roles_and_devices(flags: dict[str, object], roles: tuple[str, ...], devices: int) -> None:
     config = RunConfig.from_flat(resource=RESOURCE, **flags)
     assert required_roles(config) == roles
+    assert devices_needed(config) == devices
+
+
+@pytest.mark.parametrize(
+    ("flags", "roles", "shared", "devices"),
+    [
+        ({}, ("rollout", "critic", "actor"), ("rollout", "critic", "actor"), 4),
+        ({"hybrid": True, "max_staleness": 1}, ("rollout", "critic", "actor"), ("critic", "actor"), 6),
+        (
+            {"fully_async": True, "max_staleness": 1, "kl_coef": 0.1},
+            ("rollout", "actor_fwd", "reference", "critic", "advantages", "actor"),
+            (),
+            11,
+        ),
+        ({"loss_type": "sft"}, ("sft", "actor"), (), 4),
+    ],
+)
+def test_an_algorithm_with_values_has_a_critic_in_every_mode(
+    flags: dict[str, object], roles: tuple[str, ...], shared: tuple[str, ...], devices: int
+) -> None:
+    config = RunConfig.from_flat(resource=RESOURCE, advantage_estimator="ppo", **flags)
+    assert required_roles(config) == roles
+    assert sharing_roles(config) == shared
     assert devices_needed(config) == devices
 
 

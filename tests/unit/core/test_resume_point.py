@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from relax_engine.checkpoint.errors import CheckpointNotFoundError
 from relax_engine.checkpoint.manager import CheckpointManager
 from relax_engine.components.actor import RUN_STATE
 from relax_engine.config import RunConfig
@@ -65,6 +66,42 @@ def test_an_imported_model_gives_weights_and_nothing_else(tmp_path: Path) -> Non
 
 def test_weights_alone_start_training_anew(root: Path) -> None:
     assert point(root, only_load_weight=True) == ResumePoint(0, str(root / "iter_0000005"), {}, weights_only=True)
+
+
+PPO = {"advantage_estimator": "ppo", "resource": {"actor": (1, 1), "critic": (1, 1), "rollout": (1, 1)}}
+
+
+def test_actor_and_critic_resume_from_the_newest_iteration_that_both_have(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for iteration in (2, 4):
+        save(root / "critic", iteration)
+    with caplog.at_level(logging.WARNING):
+        found = point(root, **PPO)
+    assert found.iteration == 2
+    assert found.directory_of("actor") == str(root / "iter_0000002")
+    assert found.directory_of("critic") == str(root / "critic" / "iter_0000002")
+    assert "iter_0000005: there is no critic of iteration 5" in caplog.text
+    save(root / "critic", 5)
+    assert (point(root, **PPO).iteration, point(root).critic) == (5, None)
+
+
+def test_a_critic_of_its_own_directory_is_found(root: Path, tmp_path: Path) -> None:
+    save(tmp_path / "elsewhere", 5)
+    for flags in (
+        {"critic_load": str(tmp_path / "elsewhere")},
+        {"save": "s", "critic_save": str(tmp_path / "elsewhere")},
+    ):
+        assert point(root, **PPO, **flags).critic == str(tmp_path / "elsewhere" / "iter_0000005")
+
+
+def test_checkpoints_without_a_critic_do_not_resume_silently(root: Path) -> None:
+    """A critic that starts anew beside a trained actor is another run."""
+    save(root / "critic", 3)
+    with pytest.raises(CheckpointNotFoundError, match=r"none of their iterations has a critic in .*critic .*\[3\]"):
+        point(root, **PPO)
+    anew = point(root, **PPO, only_load_weight=True)
+    assert (anew.iteration, anew.directory, anew.critic) == (0, str(root / "iter_0000005"), None)
 
 
 @pytest.mark.parametrize("start", [0, 3, 9])

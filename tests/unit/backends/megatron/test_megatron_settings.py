@@ -57,6 +57,13 @@ def test_settings_come_from_the_flags() -> None:
     assert (settings.dtype, settings.seed, settings.hf_checkpoint) == (torch.bfloat16, 7, "model")
 
 
+def test_the_actor_decays_over_the_rollouts_that_train_it_and_the_critic_over_all() -> None:
+    flat = _flat(num_critic_only_steps=5)
+    assert read_settings(flat).optimizer.lr_decay_iters == 15
+    assert read_settings(flat, value_head=True).optimizer.lr_decay_iters == 20
+    assert read_settings(_flat(num_critic_only_steps=20)).optimizer.lr_decay_iters == 1
+
+
 def test_an_explicit_layout_wins() -> None:
     assert read_settings(_flat(), layout=ParallelLayout(4)).layout == ParallelLayout(4)
 
