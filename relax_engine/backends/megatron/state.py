@@ -110,10 +110,12 @@ def optimizer_state(
     optimizer: MegatronOptimizer, model_state: dict[str, Any], *, distributed: bool, loading: bool
 ) -> dict[str, Any]:
     """The optimizer's sharded state, or with `loading` the template to load it into."""
+    _create_state(optimizer)
     if not distributed:
-        return optimizer.sharded_state_dict(model_state, is_loading=loading)
-    if loading:
-        _create_state(optimizer)
+        content = optimizer.sharded_state_dict(model_state, is_loading=loading)
+        # Megatron leaves a step count of 0 out, and misses it when loading.
+        content.get("optimizer", content)["state"].setdefault("common_step", torch.tensor(0.0))
+        return content
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
     metadata = {**_SHARDING, "dp_cp_group": group, "distrib_optim_fully_reshardable_mem_efficient": True}
     content = optimizer.sharded_state_dict(model_state, is_loading=loading, metadata=metadata)
@@ -121,7 +123,11 @@ def optimizer_state(
 
 
 def _create_state(optimizer: MegatronOptimizer) -> None:
-    """Give torch AdamW its state before the first step; the distributed optimizer expects it there."""
+    """Give torch AdamW before its first step the state that it starts with.
+
+    Saved without it, an optimizer that has taken no step could not be loaded, and the distributed optimizer expects
+    it when loading.
+    """
     for inner in (chained.optimizer for chained in optimizer.chained_optimizers):
         for group in inner.param_groups:
             for parameter in group["params"]:

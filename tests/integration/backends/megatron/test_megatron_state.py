@@ -53,6 +53,23 @@ def test_resume_continues_exactly(checkpoint: Path, tmp_path: Path, dtype: torch
     resumed.close()
 
 
+@pytest.mark.parametrize("distributed", [False, True], ids=["plain", "distributed-optimizer"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_a_model_that_has_taken_no_step_resumes(
+    checkpoint: Path, tmp_path: Path, dtype: torch.dtype, distributed: bool
+) -> None:
+    """As an actor does whose critic was trained alone so far."""
+    options = {"use_distributed_optimizer": distributed}
+    backend = single(make_settings(checkpoint, dtype=dtype, optimizer=options))
+    backend.save(tmp_path / "iter", extra={})
+    expected = [step(backend, BATCH) for _ in range(2)]
+    backend.close()
+    resumed = single(make_settings(checkpoint, dtype=dtype, optimizer=options, seed=99), load=False)
+    resumed.load(tmp_path / "iter", optimizer=True)
+    assert (resumed.iteration, [step(resumed, BATCH) for _ in range(2)]) == (0, expected)
+    resumed.close()
+
+
 def test_weights_alone_restore_the_model_and_nothing_else(checkpoint: Path, tmp_path: Path) -> None:
     backend = single(make_settings(checkpoint))
     step(backend, BATCH)
