@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from relax_engine import algorithms as A
+from relax_engine.algorithms.batch import needed_columns
 
 OFFSETS = torch.tensor([0, 3, 5])
 
@@ -53,7 +54,7 @@ def test_token_returns_add_the_penalties_that_are_still_to_come(name: str) -> No
 )
 def test_the_old_policy_is_penalised(flags: dict[str, Any], on_policy: bool, column: str) -> None:
     chosen, spec = settings("grpo", **flags), A.get("grpo")
-    needed = A.needed_columns(spec, chosen, true_on_policy=on_policy)
+    needed = needed_columns(spec, chosen, true_on_policy=on_policy)
     assert set(needed) == {"rewards", "loss_masks", "ref_log_probs", column}
     given = {name: value for name, value in columns().items() if name in needed}
     made = A.training_columns(spec, chosen, given, OFFSETS, true_on_policy=on_policy)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from relax_engine import algorithms as A
+from relax_engine.algorithms.batch import needed_columns
 from relax_engine.algorithms.m2po import clip_threshold
 
 M2PO = A.get("m2po")
@@ -97,7 +98,7 @@ def test_padded_loss_solves_over_what_it_is_given() -> None:
 
 
 def test_recomputed_log_probs_are_asked_for() -> None:
-    assert {"log_probs", "rollout_log_probs"} <= set(A.needed_columns(M2PO, SETTINGS, true_on_policy=True))
+    assert {"log_probs", "rollout_log_probs"} <= set(needed_columns(M2PO, SETTINGS, true_on_policy=True))
     with pytest.raises(KeyError, match=r"m2po needs the columns \['log_probs'"):
         A.training_columns(M2PO, SETTINGS, {"rewards": [1.0], "loss_masks": [1]}, [0, 1])
 

@@ -157,6 +157,32 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "error",
         "--advantage-estimator gspo, --kl-coef 0.1: gspo clips one ratio",
     ),
+    (
+        "algorithm_is_known",
+        {"advantage_estimator": "rloo", "calculate_per_token_loss": True, **ASYNC},
+        "error",
+        "--advantage-estimator rloo, --max-staleness 2: rloo has no importance ratio, so stale data bias its gradient. "
+        "Fix: --max-staleness 0",
+    ),
+    (
+        "algorithm_is_known",
+        {"advantage_estimator": "rloo", "calculate_per_token_loss": True, "global_batch_size": 4},
+        "error",
+        "--num-steps-per-rollout 2: rloo has no importance ratio, so a second step",
+    ),
+    ("algorithm_is_known", {"advantage_estimator": "rloo"}, "error", "Fix: add --calculate-per-token-loss"),
+    (
+        "algorithm_is_known",
+        {"advantage_estimator": "reinforce_plus_plus"},
+        "error",
+        "normalises advantages over the batch. Fix: add --normalize-advantages",
+    ),
+    (
+        "algorithm_is_known",
+        {"advantage_estimator": "m2po", "use_tis": True},
+        "error",
+        "--use-tis: m2po already compares with the policy that sampled",
+    ),
     ("one_kl_term", {"kl_coef": 0.1, **KL}, "error", "counted twice"),
     ("kl_loss_is_used", {"kl_loss_coef": 0.1}, "warning", "add --use-kl-loss"),
     ("kl_loss_is_used", {"use_kl_loss": True}, "note", "weight 0"),
@@ -282,6 +308,13 @@ def test_complete_runs_have_no_findings(complete: RunConfig, run_files: Any) -> 
     assert check(complete) == []
     assert check(complete.replace(**ASYNC)) == []
     assert check(complete.replace(use_tis=True)) == []
+    rloo = {"advantage_estimator": "rloo", "calculate_per_token_loss": True}
+    assert check(complete.replace(**rloo)) == []
+    assert check(complete.replace(advantage_estimator="gspo", eps_clip=3e-4, eps_clip_high=4e-4, **ASYNC)) == []
+    whitened = {"advantage_estimator": "reinforce_plus_plus", "normalize_advantages": True, "gamma": 0.99}
+    assert check(complete.replace(**whitened, **ASYNC)) == []
+    penalised = {"advantage_estimator": "m2po", "kl_coef": 0.01, **ASYNC, "resource": WITH_REFERENCE}
+    assert check(complete.replace(**penalised)) == []
     assert check(complete.replace(**ASYNC, use_tis=True, tis_batch_normalize=True, use_opsm=True)) == []
     reference = {**ASYNC, **KL, "resource": WITH_REFERENCE}
     assert check(complete.replace(**reference)) == []
