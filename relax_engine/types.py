@@ -83,6 +83,19 @@ class Sample:
         """Weight version that produced the first response token; None before generation."""
         return self.weight_versions[0].version if self.weight_versions else None
 
+    def update_from_meta_info(self, args: Any, meta_info: Mapping[str, Any]) -> None:
+        """Take status and weight versions from an engine's `meta_info`, once its tokens were appended.
+
+        For generation functions of users; `args` is not read.
+        """
+        kinds = {"stop": SampleStatus.COMPLETED, "length": SampleStatus.TRUNCATED, "abort": SampleStatus.ABORTED}
+        self.status = kinds[meta_info["finish_reason"]["type"]]
+        start = self.response_length - int(meta_info["completion_tokens"])
+        for span in meta_info.get("weight_versions") or []:
+            self.weight_versions.append(
+                WeightVersionSpan(int(span["version"]), start + int(span["start"]), start + int(span["end"]))
+            )
+
     def get_reward_value(self, reward_key: str | None = None) -> float:
         """The scalar reward; `reward_key` picks the entry of a dict reward.
 

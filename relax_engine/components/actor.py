@@ -205,6 +205,9 @@ class Actor(Role):
             await self._resume_engines()
         if not receivers:
             return {}
+        if due:
+            # Evaluations of the present weights end first.
+            await serve.get_app_handle("rollout").prepare_for_weights.remote()
         with self.phase("weight_sync"):
             report: SyncReport = await asyncio.to_thread(self.group.push_weights, receivers, version)
             lost = {role: report.quarantined[role] for role in roles if role in report.quarantined}

@@ -1,105 +1,92 @@
-"""From finished groups to sealed partitions of the stream.
+"""From placed groups to sealed partitions of the stream.
 
-What lives here: writing groups where the placement window puts them, and what a partition is sealed with. What does
-not: where they go (`rollout/window.py`), and how they come to be (`rollout.py`).
+What lives here: writing groups, and what a partition is sealed with. What does not: how groups come to be and which
+partition they go to (`rollout.flow`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from relax_engine.algorithms import registry
 from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.components.mode import rows_per_part
 from relax_engine.config import RunConfig
 from relax_engine.rollout.convert import rollout_metrics, to_columns
-from relax_engine.rollout.data_source import PromptDataSource
-from relax_engine.rollout.window import PlacementWindow
+from relax_engine.rollout.custom_rollout import CustomRollout
+from relax_engine.rollout.flow import GroupFlow
+from relax_engine.rollout.hooks import RolloutHooks
+from relax_engine.rollout.prefetch import PromptPrefetcher
 from relax_engine.stream.client import StreamClient
 from relax_engine.types import SampleGroup
 
-Sealing = Callable[[int, dict[str, float]], Awaitable[None]]
-
-
-@dataclass(slots=True)
-class _OpenPartition:
-    """What is known of the partition that is being filled."""
-
-    groups: list[SampleGroup] = field(default_factory=list)
-    unsent: list[SampleGroup] = field(default_factory=list)
-    began: float = float("inf")
-
 
 class PartitionWriter:
-    """Writes groups to `train_<first>`, `train_<first + 1>`, ... as the window places them.
+    """Writes the groups of `train_<rollout_id>` as the flow places them, and seals it.
 
-    A partition is `rollout_batch_size` prompt groups. It is sealed with the data position after it: a checkpoint
-    taken when it was trained resumes with every group that was not in it or in an earlier one. `on_seal` is
-    awaited with the partition's number and metrics before its readers see the end.
+    The seal holds what is under way after the partition: a checkpoint taken when it was trained resumes with every
+    group that was not in it or in an earlier one, and with what was already sampled of them. `before_seal` is awaited
+    before readers see the end.
     """
 
     def __init__(
-        self, config: RunConfig, stream: StreamClient, data: PromptDataSource, first: int, on_seal: Sealing
+        self,
+        config: RunConfig,
+        stream: StreamClient,
+        flow: GroupFlow | CustomRollout,
+        prompts: PromptPrefetcher,
+        hooks: RolloutHooks,
+        before_seal: Callable[[], Awaitable[None]],
     ) -> None:
         self.args = config.flat
-        self.stream = stream
-        self.data = data
-        self.on_seal = on_seal
+        self.stream, self.flow, self.prompts, self.hooks = stream, flow, prompts, hooks
+        self.before_seal = before_seal
         self.algorithm = AlgorithmSettings.from_config(self.args)
         self.spec = registry.get(self.algorithm.advantage_estimator)
-        self.window = PlacementWindow(
-            max_staleness=config.staleness_bound,
-            groups_per_step=self.args.rollout_batch_size,
-            first_partition=first,
-            in_order=config.staleness_bound == 0,
-        )
-        self._began: dict[int, float] = {}
-        self._finished: dict[int, SampleGroup] = {}
         self._transfer = rows_per_part(config) // self.args.n_samples_per_prompt
-        self._open = _OpenPartition()
-        self._turn = asyncio.Lock()
 
-    def started(self, numbers: Iterable[int], version: int) -> None:
-        """Groups were admitted while the engines hold weights of `version`."""
-        numbers = list(numbers)
-        self.window.admit(numbers, version)
-        self._began |= dict.fromkeys(numbers, time.time())
+    async def write(self, rollout_id: int) -> dict[str, float]:
+        """One partition from its first group to its seal; returns its mean reward and its seconds."""
+        partition = f"train_{rollout_id}"
+        started = time.time()
+        groups: list[SampleGroup] = []
+        sent = 0
+        async for group in self.flow.partition(rollout_id):
+            groups.append(group)
+            if len(groups) - sent >= self._transfer:
+                await self._put(partition, groups[sent:])
+                sent = len(groups)
+        if sent < len(groups):
+            await self._put(partition, groups[sent:])
+        await self.before_seal()
+        metrics = self._metrics(rollout_id, groups, time.time() - started)
+        meta = {"data_position": self.position(), "metrics": metrics}
+        await asyncio.to_thread(self.stream.seal, partition, meta=meta)
+        rewards = [sample.get_reward_value(self.args.reward_key) for group in groups for sample in group]
+        return {"reward": sum(rewards) / len(rewards), "seconds": metrics["perf/rollout_time"]}
 
-    async def finished(self, groups: Sequence[SampleGroup]) -> None:
-        """Groups are complete and scored; returns when everything that has a place is in the stream."""
-        for group in groups:
-            number = group[0].group_index
-            self._finished[number] = group
-            self.window.finish(number)
-        async with self._turn:
-            while (placement := self.window.place()) is not None:
-                await self._write(placement.group, placement.partition, last=placement.last)
+    def position(self) -> dict[str, Any]:
+        """Where a run goes on that trained everything placed so far."""
+        state = self.flow.state()
+        position = self.prompts.source.position_at(state["next_group"], state["pending"])
+        return {**position.to_dict(), "groups": state["groups"]}
 
-    async def _write(self, number: int, partition: int, *, last: bool) -> None:
-        part = self._open
-        group = self._finished.pop(number)
-        part.groups.append(group)
-        part.unsent.append(group)
-        part.began = min(part.began, self._began.pop(number))
-        if last or len(part.unsent) == self._transfer:
-            batch = to_columns(part.unsent, self.spec, self.algorithm, self.args.reward_key)
-            await self.stream.aput(f"train_{partition}", batch, deadline_s=self.args.wait_timeout)
-            part.unsent = []
-        if last:
-            self._open = _OpenPartition()
-            await self._seal(partition, part)
+    async def _put(self, partition: str, groups: Sequence[SampleGroup]) -> None:
+        self.hooks.filter_samples(groups)
+        batch = to_columns(groups, self.spec, self.algorithm, self.args.reward_key)
+        await self.stream.aput(partition, batch, deadline_s=self.args.wait_timeout)
 
-    async def _seal(self, partition: int, part: _OpenPartition) -> None:
-        seconds = time.time() - part.began
-        metrics = rollout_metrics(part.groups, self.args.reward_key)
-        tokens = sum(sample.response_length for group in part.groups for sample in group)
+    def _metrics(self, rollout_id: int, groups: list[SampleGroup], seconds: float) -> dict[str, float]:
+        extra = {f"rollout/groups/{name}": float(count) for name, count in self.flow.counts.items()}
+        self.flow.counts.clear()
+        self.hooks.process_all(self.flow.seen, self.prompts)
+        self.flow.seen.clear()
+        logged = self.hooks.log_rollout(rollout_id, groups, extra, seconds)
+        metrics = {} if logged else rollout_metrics(groups, self.args.reward_key)
+        tokens = sum(sample.response_length for group in groups for sample in group)
         metrics["perf/rollout_time"] = seconds
         metrics["perf/rollout_tokens_per_second"] = tokens / max(seconds, 1e-9)
-        position = self.data.position_at(*self.window.resume_point()).to_dict()
-        await self.on_seal(partition, metrics)
-        await asyncio.to_thread(
-            self.stream.seal, f"train_{partition}", meta={"data_position": position, "metrics": metrics}
-        )
+        return metrics | extra

@@ -21,6 +21,8 @@ def derived_defaults(flat: dict[str, Any]) -> dict[str, Any]:
         "eval_top_p": flat["rollout_top_p"],
         "eval_top_k": flat["rollout_top_k"],
         "eval_max_response_len": flat["rollout_max_response_len"],
+        "eval_function_path": flat["rollout_function_path"],
+        "over_sampling_batch_size": flat["rollout_batch_size"],
         "stream_max_rows": (flat["max_staleness"] + 1) * samples,
     }
     fallbacks["offload_rollout"] = not (flat["fully_async"] or flat["hybrid"])

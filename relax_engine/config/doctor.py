@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 _SUBJECTS = (
     "modes",
     "batching",
+    "rollout",
     "algorithm",
     "corrections",
     "optimizer",

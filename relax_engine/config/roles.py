@@ -95,3 +95,14 @@ def model_parallel_size(config: RunConfig) -> int:
     """Devices that hold one copy of the trained model."""
     sizes = config.parallelism
     return sizes.tensor_model_parallel_size * sizes.pipeline_model_parallel_size * sizes.context_parallel_size
+
+
+def generates_ahead(config: RunConfig) -> bool:
+    """Whether groups of later rollouts start before a rollout is full.
+
+    Not on shared devices, nor where a run must repeat exactly; and not where a rollout starts more groups than it needs
+    and must train all of them on the weights that sampled them.
+    """
+    surplus = config.flat.over_sampling_batch_size > config.flat.rollout_batch_size
+    in_turns = config.mode == "colocate" or config.flat.deterministic
+    return not in_turns and not (config.rollouts_ahead == 0 and surplus)

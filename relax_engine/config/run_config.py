@@ -137,9 +137,13 @@ class RunConfig(BaseModel):
 
     @property
     def staleness_bound(self) -> int:
-        """The oldest that a trained sample may be, in weight versions: what sampling runs ahead, and the versions
-        that `update_weights_interval` does not publish."""
-        return self.rollouts_ahead + self.weight_sync.update_weights_interval - 1
+        """The oldest that a trained sample may be, in weight versions.
+
+        It is what sampling runs ahead, or what partial rollout carries over in colocate mode, and the versions that
+        `update_weights_interval` does not publish.
+        """
+        carried = self.rollout.max_staleness if self.rollout.partial_rollout else 0
+        return max(self.rollouts_ahead, carried) + self.weight_sync.update_weights_interval - 1
 
     def explicit(self) -> dict[str, Any]:
         """The fields that were given, by flat name, without defaults and derived values."""

@@ -19,7 +19,7 @@ from ray.serve.context import _get_global_client
 from relax_engine.components.mode import forward_columns
 from relax_engine.components.role import Phase, RoleContext
 from relax_engine.config import RunConfig
-from relax_engine.config.roles import devices_of, required_roles, sharing_roles
+from relax_engine.config.roles import devices_of, generates_ahead, required_roles, sharing_roles
 from relax_engine.core.cluster import Cluster
 from relax_engine.core.failure import role_failure
 from relax_engine.core.placement import Placement, place
@@ -107,6 +107,7 @@ class Controller:
             byte_budget=flat.stream_max_bytes,
             max_staleness=None if supervised else self.config.rollouts_ahead,
             groups_per_step=None if supervised else flat.rollout_batch_size,
+            over_sampling=None if supervised or generates_ahead(self.config) else flat.over_sampling_batch_size,
         )
         if not supervised:
             # Groups keep the numbers that the data source gives them, whichever step the run starts at.

@@ -13,6 +13,8 @@ from relax_engine.config import RunConfig
 from relax_engine.errors import ConfigError
 from relax_engine.rollout.data_source import DataSettings
 from relax_engine.rollout.evaluation import evaluate_dataset
+from relax_engine.rollout.generate import Generator
+from relax_engine.rollout.pool import EnginePool
 from relax_engine.rollout.sampling import SamplingSettings
 from relax_engine.rollout.tokenizer import load_tokenizer
 
@@ -68,7 +70,6 @@ def evaluate(config: RunConfig, *, limit: int | None = None) -> list[EvalResult]
 
 
 async def _evaluate(config: RunConfig, limit: int | None) -> list[EvalResult]:
-    from relax_engine.backends.engines.client import EngineClient
     from relax_engine.backends.engines.launch import launch_engine
     from relax_engine.rewards.executor import RewardExecutor
     from relax_engine.rewards.settings import RewardSettings
@@ -88,17 +89,17 @@ async def _evaluate(config: RunConfig, limit: int | None) -> list[EvalResult]:
     sampled = SamplingSettings.for_evaluation(args)
     greedy = replace(sampled, temperature=0.0)
     results = []
+    pool = EnginePool([engine.url], timeout_s=args.rollout_http_timeout)
     try:
         with RewardExecutor(RewardSettings.from_config(args), args) as rewards:
-            async with EngineClient(engine.url, timeout_s=args.rollout_http_timeout) as client:
+            async with pool:
                 for name, paths in args.eval_prompt_data.items():
                     data = DataSettings.from_config(args, prompt_data=paths)
                     started = time.time()
                     runs = [
                         await evaluate_dataset(
-                            [client],
+                            Generator(pool, sampling, tokenizer=tokenizer, evaluation=True).generate,
                             data,
-                            sampling,
                             rewards,
                             tokenizer,
                             samples_per_prompt=count,

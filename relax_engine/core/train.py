@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from relax_engine.checkpoint.manager import CheckpointManager
 from relax_engine.config import RunConfig
@@ -15,7 +17,13 @@ from relax_engine.core.controller import Controller
 from relax_engine.core.result import RunResult, collect_result
 from relax_engine.core.resume import find_resume_point
 from relax_engine.observe.metrics import MetricsLog
+from relax_engine.rollout.data_source import DataSettings
+from relax_engine.rollout.prompt_check import check_prompts
 from relax_engine.rollout.prompts import read_prompts
+from relax_engine.rollout.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +47,7 @@ def train(config: RunConfig) -> RunResult:
             # The crash may have come between the last checkpoint and its step's line.
             MetricsLog(run_dir / "metrics.jsonl", start_step=point.iteration, last=point.state.get("metrics"))
         return collect_result(run_dir, point.directory, [], start_step=point.iteration, wall_seconds=0.0)
+    _check_prompts(config)
     if point.iteration:
         logger.info("resuming at step %d of %d from %s", point.iteration, num_steps, point.directory)
     with ray_cluster(config.flat.ray_address) as cluster:
@@ -54,6 +63,19 @@ def train(config: RunConfig) -> RunResult:
         start_step=point.iteration,
         wall_seconds=seconds,
     )
+
+
+def _check_prompts(config: RunConfig) -> None:
+    """Refuse prompt files that a role would refuse, before anything is started."""
+    flat = config.flat
+
+    @functools.cache
+    def tokenizer() -> PreTrainedTokenizerBase:
+        return load_tokenizer(flat.hf_checkpoint)
+
+    if flat.loss_type != "sft":
+        for paths in [None, *flat.eval_prompt_data.values()]:
+            check_prompts(DataSettings.from_config(flat, prompt_data=paths), tokenizer)
 
 
 def total_steps(config: RunConfig) -> int:

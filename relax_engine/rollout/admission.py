@@ -24,11 +24,14 @@ class AdmittedGroup:
 
 
 class AdmissionGate:
-    """Admits groups against the budget `B = (max_staleness + 1) * groups_per_step`.
+    """Admits groups against the budget `B = (max_staleness + 1) * groups_per_step`, or `over_sampling` if that is more.
 
     A group's number is its `group_index`, counted over the whole run. Its slot is taken by
     `try_admit` and freed by `release`: when the group was trained, filtered or dropped as stale.
     Being put into the stream, or taken from it, frees nothing.
+
+    `over_sampling` is for rollouts that start more groups than a step trains and cut the rest off: those keep
+    their slots, and begin or go on later.
 
     Invariants: `0 <= occupied <= B`; every number is released at most once.
 
@@ -49,13 +52,14 @@ class AdmissionGate:
         try_admit(2)                    -> [2, 6]       pending numbers are admitted again first
     """
 
-    def __init__(self, *, max_staleness: int, groups_per_step: int) -> None:
+    def __init__(self, *, max_staleness: int, groups_per_step: int, over_sampling: int | None = None) -> None:
         if max_staleness < 0 or groups_per_step < 1:
             raise ValueError(
                 f"need max_staleness >= 0 and groups_per_step >= 1; got {max_staleness} and {groups_per_step}"
             )
         self.max_staleness = max_staleness
         self.groups_per_step = groups_per_step
+        self.over_sampling = groups_per_step if over_sampling is None else over_sampling
         self.version = 0
         self.admitted = 0
         self.released: dict[str, int] = {"trained": 0, "filtered": 0, "dropped_stale": 0}
@@ -66,7 +70,7 @@ class AdmissionGate:
     @property
     def budget(self) -> int:
         """Groups that may be under way at once."""
-        return (self.max_staleness + 1) * self.groups_per_step
+        return max((self.max_staleness + 1) * self.groups_per_step, self.over_sampling)
 
     @property
     def occupied(self) -> int:
@@ -86,8 +90,8 @@ class AdmissionGate:
         """
         if not 1 <= groups <= self.budget:
             raise ValueError(
-                f"cannot admit {groups} groups at once: the budget is {self.budget} "
-                f"= (max_staleness {self.max_staleness} + 1) * groups_per_step {self.groups_per_step}"
+                f"cannot admit {groups} groups at once: the budget is {self.budget}, from max_staleness "
+                f"{self.max_staleness}, groups_per_step {self.groups_per_step} and over_sampling {self.over_sampling}"
             )
         if groups > self.free:
             return None

@@ -12,6 +12,7 @@ import numpy as np
 from relax_engine.algorithms.rewards import normalize_rewards
 from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.algorithms.spec import AlgorithmSpec
+from relax_engine.rollout.partial import oldest_counted_version
 from relax_engine.stream.columns import Column, ColumnBatch
 from relax_engine.types import Sample, SampleGroup, SampleStatus
 
@@ -38,18 +39,21 @@ def to_columns(
             "group_index": Column.fixed(group_index),
             "sample_indices": Column.fixed([sample.index for sample in samples], np.int64),
             "truncated": Column.fixed([sample.status is SampleStatus.TRUNCATED for sample in samples], np.uint8),
-            "first_version": Column.fixed([min(_versions(sample)) for sample in samples], np.int32),
-            "last_version": Column.fixed([max(_versions(sample)) for sample in samples], np.int32),
+            "first_version": Column.fixed([_first_version(sample) for sample in samples], np.int32),
+            "last_version": Column.fixed([_last_version(sample) for sample in samples], np.int32),
         }
     )
 
 
-def _versions(sample: Sample) -> list[int]:
-    """Weight versions of the response's segments; [-1] for an empty response.
+def _first_version(sample: Sample) -> int:
+    """The oldest version that sampled a token which counts in the loss; -1 where there is none."""
+    version = oldest_counted_version(sample)
+    return -1 if version is None else version
 
-    The oldest need not be the first: a response may go on at an engine that lags behind.
-    """
-    return [span.version for span in sample.weight_versions] or [-1]
+
+def _last_version(sample: Sample) -> int:
+    """The newest version that sampled a token of the response; -1 for an empty one."""
+    return max((span.version for span in sample.weight_versions), default=-1)
 
 
 def rollout_metrics(groups: Sequence[SampleGroup], reward_key: str | None) -> dict[str, float]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from relax_engine.rollout.prompts import PromptDataError, messages_of, read_prompts
 from relax_engine.types import Sample, SampleGroup
+from relax_engine.utils.hooks import load_function
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +37,8 @@ class DataSettings:
     shuffle: bool = False
     seed: int = 42
     max_prompt_tokens: int | None = None
+    custom_prompt_path: str | None = None
+    """Function `(prompt, row) -> prompt`; a row is the dictionary of its columns."""
 
     @classmethod
     def from_config(cls, args: Any, *, prompt_data: Sequence[str] | None = None) -> DataSettings:
@@ -51,6 +54,7 @@ class DataSettings:
             shuffle=args.rollout_shuffle and prompt_data is None,
             seed=args.rollout_seed,
             max_prompt_tokens=args.rollout_max_prompt_len,
+            custom_prompt_path=args.custom_prompt_path,
         )
 
 
@@ -83,9 +87,15 @@ class PromptDataSource:
         wanted = [key for key in (settings.input_key, settings.label_key) if key]
         self._table: pa.Table = read_prompts(settings.prompt_data, columns=wanted)
         self.fingerprint = _fingerprint(self._table, settings)
+        self._build = load_function(settings.custom_prompt_path) if settings.custom_prompt_path else None
         self._next = 0
         self._pending: list[int] = []
         self._orders: dict[int, np.ndarray] = {}
+
+    @property
+    def table(self) -> pa.Table:
+        """All rows, in file order."""
+        return self._table
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -123,7 +133,11 @@ class PromptDataSource:
         fresh = count - len(numbers)
         numbers += range(self._next, self._next + fresh)
         self._next += fresh
-        return [self._make_group(self._row(number), number) for number in numbers]
+        return [self.group(number) for number in numbers]
+
+    def group(self, number: int) -> SampleGroup:
+        """Prompt group `number` of the run, wherever the source stands."""
+        return self.row_group(self._row(number), number)
 
     def _row(self, group_index: int) -> int:
         epoch, offset = divmod(group_index, len(self))
@@ -133,11 +147,19 @@ class PromptDataSource:
             self._orders[epoch] = self._epoch_order(epoch)
         return int(self._orders[epoch][offset])
 
-    def _make_group(self, row: int, group_index: int) -> SampleGroup:
+    def row_group(self, row: int, group_index: int) -> SampleGroup:
+        """Row `row` of the table as a prompt group.
+
+        Raises:
+            PromptDataError: it cannot be used; names it.
+        """
         settings = self.settings
         where = f"row {row} of --prompt-data {list(settings.prompt_data)}"
         record = self._table.slice(row, 1).to_pylist()[0]
-        prompt = messages_of(record[settings.input_key], where)
+        prompt = record[settings.input_key]
+        if self._build is not None:
+            prompt = self._build(prompt, record)
+        prompt = messages_of(prompt, where)
         tokens = self._encode(prompt, where)
         label = record[settings.label_key] if settings.label_key else None
         if label is not None and not isinstance(label, str):

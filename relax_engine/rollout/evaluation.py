@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from relax_engine.rollout.data_source import DataSettings, PromptDataSource
-from relax_engine.rollout.generate import generate_groups
-from relax_engine.rollout.sampling import SamplingSettings
 from relax_engine.types import SampleGroup, SampleStatus
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from relax_engine.backends.engines.client import EngineClient
     from relax_engine.rewards.executor import RewardExecutor
 
 _GROUPS_PER_REQUEST = 32
@@ -33,9 +30,23 @@ class EvaluationResult:
     groups: list[SampleGroup]
 
     @property
+    def versions(self) -> list[int]:
+        """Weight versions that sampled the responses, ascending: one, unless weights changed meanwhile."""
+        return sorted({s.version for group in self.groups for sample in group for s in sample.weight_versions})
+
+    @property
     def mean_reward(self) -> float:
         """Mean over all samples: accuracy where rewards are 0 or 1."""
         return float(self.rewards.mean())
+
+    def to_data(self) -> dict[str, list[Any]]:
+        """What hooks see of a data set: `rewards`, `truncated` and `samples`, an entry each per sample."""
+        samples = [sample for group in self.groups for sample in group]
+        return {
+            "rewards": self.rewards.reshape(-1).tolist(),
+            "truncated": [sample.status is SampleStatus.TRUNCATED for sample in samples],
+            "samples": samples,
+        }
 
     def metrics(self, prefix: str) -> dict[str, float]:
         """Named metrics: score, pass@k of rewards equal to 1, lengths, truncation."""
@@ -51,30 +62,30 @@ class EvaluationResult:
 
 
 async def evaluate_dataset(
-    clients: Sequence[EngineClient],
+    generate: Callable[[Sequence[SampleGroup]], Awaitable[None]],
     data: DataSettings,
-    sampling: SamplingSettings,
     rewards: RewardExecutor,
     tokenizer: PreTrainedTokenizerBase,
     *,
+    workers: int = 1,
     samples_per_prompt: int = 1,
     reward_key: str | None = None,
     limit: int | None = None,
 ) -> EvaluationResult:
-    """Generate and score; prompts in file order, spread over `clients` in fixed-size requests."""
+    """Generate and score; prompts in file order, in fixed-size requests, `workers` of them at a time."""
     source = PromptDataSource(data, tokenizer, samples_per_prompt)
     count = len(source) if limit is None else min(limit, len(source))
     groups = source.get_groups(count)
     chunks = [groups[start : start + _GROUPS_PER_REQUEST] for start in range(0, count, _GROUPS_PER_REQUEST)]
 
-    async def work(client: EngineClient, mine: Sequence[list[SampleGroup]]) -> None:
+    async def work(mine: Sequence[list[SampleGroup]]) -> None:
         for chunk in mine:
-            await generate_groups(client, chunk, sampling)
-            await rewards.score([sample for group in chunk for sample in group])
+            await generate(chunk)
+            await rewards.score([sample for group in chunk for sample in group if sample.reward is None])
 
     async with asyncio.TaskGroup() as tasks:
-        for index, client in enumerate(clients):
-            tasks.create_task(work(client, chunks[index :: len(clients)]))
+        for index in range(workers):
+            tasks.create_task(work(chunks[index::workers]))
     samples = [sample for group in groups for sample in group]
     return EvaluationResult(
         rewards=np.array([[sample.get_reward_value(reward_key) for sample in group] for group in groups]),

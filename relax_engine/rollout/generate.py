@@ -1,44 +1,136 @@
-"""Turning pending prompt groups into finished samples with one batched engine request."""
+"""Turning pending samples into finished ones: engine requests, continued by token prefix when they are cut off.
+
+What lives here: requests and their ids. What does not: which engine serves them (`pool`), users' own generation
+(`custom_generate`), and who cuts requests off (the rollout role).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from relax_engine.rollout.partial import extend, is_finished, seam_tokens, take_back
+from relax_engine.rollout.pool import EnginePool, PooledEngine, RolloutError
 from relax_engine.rollout.sampling import SamplingSettings
-from relax_engine.types import Sample, SampleGroup, SampleStatus, WeightVersionSpan
+from relax_engine.types import Sample, SampleGroup, SampleStatus
 
 if TYPE_CHECKING:
-    from relax_engine.backends.engines.client import EngineClient, GenerateOutput
+    from transformers import PreTrainedTokenizerBase
 
-_STATUS = {"stop": SampleStatus.COMPLETED, "length": SampleStatus.TRUNCATED, "abort": SampleStatus.ABORTED}
+    from relax_engine.rollout.custom_generate import CustomGenerate
+
+CUT = "cut"
+"""Id prefix of requests that may be cut off and continued."""
+KEEP = "keep"
+"""Id prefix of requests that must run to their end."""
 
 
-async def generate_groups(client: EngineClient, groups: Sequence[SampleGroup], sampling: SamplingSettings) -> None:
-    """Generate a response for every sample of `groups`, in place.
+class Generator:
+    """Generates responses for groups, in place.
 
-    All samples travel in one request, in order: the engine admits them together, computes each
-    group's prompt once, and gives the same result for the same request.
+    A sample ends finished, or, when its request was cut off (`interruption`), ABORTED with what it has and one more
+    `abort_count`; given again, it continues behind its last token. With the sampling of the embedded engine, and
+    the same weights, the pieces together are the response that one request would have given.
     """
-    samples = [sample for group in groups for sample in group]
-    outputs = await client.generate_batch(
-        [sample.tokens for sample in samples],
-        [sampling.request(sample.index, len(sample.tokens)) for sample in samples],
-    )
-    for sample, output in zip(samples, outputs, strict=True):
-        fill(sample, output)
 
+    def __init__(
+        self,
+        pool: EnginePool,
+        sampling: SamplingSettings,
+        *,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        custom: CustomGenerate | None = None,
+        max_aborted: int | None = None,
+        on_engine: Callable[[Sequence[int], str], None] | None = None,
+        evaluation: bool = False,
+    ) -> None:
+        """Set up.
 
-def fill(sample: Sample, output: GenerateOutput) -> None:
-    """Write one engine answer into its sample."""
-    tokens = output.output_ids.tolist()
-    sample.tokens = [*sample.tokens, *tokens]
-    sample.rollout_tokens = tokens
-    sample.response = output.text
-    sample.response_length = len(tokens)
-    sample.loss_mask = [1] * len(tokens)
-    sample.rollout_log_probs = output.log_probs.tolist()
-    sample.weight_versions = [
-        WeightVersionSpan(int(span.version), span.start, span.end) for span in output.weight_versions
-    ]
-    sample.status = _STATUS[output.finish_reason["type"]]
+        Args:
+            pool: Where requests go.
+            sampling: What every request asks for.
+            tokenizer: Decodes responses that came in several pieces.
+            custom: The user's generation, in place of engine requests.
+            max_aborted: A sample that was cut off this often is not cut off again.
+            on_engine: Told the groups and the engine of each request.
+            evaluation: Requests are those of an evaluation, which nothing cuts off.
+        """
+        self.pool, self.sampling, self.tokenizer, self.custom = pool, sampling, tokenizer, custom
+        self.max_aborted, self.evaluation = max_aborted, evaluation
+        self._interrupting = False
+        self._interruptions = 0
+        self._on_engine = on_engine
+        self._numbers = itertools.count()
+        self._seam = seam_tokens(sampling.stop)
+
+    async def generate(self, groups: Sequence[SampleGroup], engine: PooledEngine | None = None) -> None:
+        """One request for all unfinished samples of `groups`, admitted together and in order.
+
+        Raises:
+            RolloutError: an engine ended a request that nobody had cut off; says what it said.
+            EngineCallError: see `EnginePool.run`.
+        """
+        samples = [sample for group in groups for sample in group if not is_finished(sample)]
+        if not samples:
+            return
+        numbers = [group[0].group_index for group in groups]
+        kept = {group[0].group_index for group in groups if self.is_protected(group)}
+        cut_before = [sample.abort_count for sample in samples]
+
+        def announce(url: str) -> None:
+            if self._on_engine is not None:
+                self._on_engine(numbers, url)
+
+        if self.custom is not None:
+            await self.custom.generate(samples, self.sampling, self.pool, announce)
+        else:
+            await self._request(samples, kept, engine, announce)
+        for sample, before in zip(samples, cut_before, strict=True):
+            if sample.status is SampleStatus.ABORTED and sample.abort_count == before:
+                sample.abort_count += 1
+
+    async def _request(
+        self, samples: list[Sample], kept: set[int], engine: PooledEngine | None, announce: Callable[[str], None]
+    ) -> None:
+        for sample in samples:
+            if sample.response_length:
+                take_back(sample, self._seam)
+        prompts = [sample.tokens for sample in samples]
+        params = [self.sampling.request(s.index, s.prompt_length, generated=s.response_length) for s in samples]
+        number = next(self._numbers)
+        rids = [f"{self._prefix(sample, kept)}-{sample.index}-{number}" for sample in samples]
+        interruptions = -1 if self._interrupting else self._interruptions
+        outputs = await self.pool.run(
+            lambda client: client.generate_batch(prompts, params, rids=rids),
+            samples=len(samples),
+            what=f"the request for groups {sorted({sample.group_index for sample in samples})}",
+            engine=engine,
+            on_engine=announce,
+        )
+        for sample, output in zip(samples, outputs, strict=True):
+            if output.finish_reason["type"] == "abort" and self._interruptions == interruptions:
+                raise RolloutError(
+                    f"the engine gave up sample {sample.index} of group {sample.group_index} after "
+                    f"{sample.response_length + len(output.output_ids)} tokens: "
+                    f"{output.finish_reason.get('message', 'no reason given')}"
+                )
+            extend(sample, output, self.tokenizer)
+
+    def _prefix(self, sample: Sample, kept: set[int]) -> str:
+        return "eval" if self.evaluation else KEEP if sample.group_index in kept else CUT
+
+    def is_protected(self, group: Iterable[Sample]) -> bool:
+        """Whether a sample of the group was cut off so often that the group must now be left to finish."""
+        return self.max_aborted is not None and any(sample.abort_count >= self.max_aborted for sample in group)
+
+    @contextlib.contextmanager
+    def interruption(self) -> Iterator[None]:
+        """While it lasts, requests end because they are cut off, and not for a fault."""
+        self._interruptions += 1
+        self._interrupting = True
+        try:
+            yield
+        finally:
+            self._interrupting = False

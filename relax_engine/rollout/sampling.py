@@ -51,8 +51,8 @@ class SamplingSettings:
             seed=args.rollout_seed + 1,
         )
 
-    def request(self, sample_index: int, prompt_tokens: int) -> dict[str, Any]:
-        """`sampling_params` of one request."""
+    def request(self, sample_index: int, prompt_tokens: int, *, generated: int = 0) -> dict[str, Any]:
+        """`sampling_params` of one request; `generated` response tokens are already there."""
         limit = self.max_new_tokens
         if self.max_context_tokens is not None:
             limit = max(1, min(limit, self.max_context_tokens - prompt_tokens))
@@ -60,7 +60,7 @@ class SamplingSettings:
             "temperature": self.temperature,
             "top_p": self.top_p,
             "top_k": self.top_k,
-            "max_new_tokens": limit,
+            "max_new_tokens": limit - generated,
             "sampling_seed": sample_seed(self.seed, sample_index),
         }
         if self.stop:

@@ -111,3 +111,52 @@ class PlacementWindow:
             if waiting > (deadline - self._partition + 1) * self.groups_per_step - (self._placed_here + 1):
                 return False
         return True
+
+
+class FirstFinished:
+    """Fills one partition at a time with the groups that finish first, of `surplus` more than it has places.
+
+    At most `surplus` unplaced groups are older than one that is placed, so without a surplus the order is that of
+    the numbers, and with one the oldest finished groups come first. Trace with `groups_per_step=2, surplus=1`::
+
+        admit([0, 1, 2], version=0); finish(1); place()  -> 1    (0 may be missing)
+        finish(2); place()                               -> 2, the last
+        discard(0)                                       cut off; it may be admitted again
+    """
+
+    def __init__(self, *, groups_per_step: int, surplus: int, first_partition: int = 0) -> None:
+        self.groups_per_step = groups_per_step
+        self.surplus = surplus
+        self._partition = first_partition
+        self._placed_here = 0
+        self._unplaced: set[int] = set()
+        self._finished: list[int] = []
+
+    def admit(self, groups: Iterable[int], version: int) -> None:
+        """Groups that may be placed once they are finished; `version` does not matter here."""
+        self._unplaced.update(groups)
+
+    def finish(self, group: int) -> None:
+        """The group may be placed."""
+        insort(self._finished, group)
+
+    def discard(self, group: int) -> None:
+        """The group will not be placed, or not before it is admitted again."""
+        self._unplaced.discard(group)
+        if group in self._finished:
+            self._finished.remove(group)
+
+    def place(self) -> Placement | None:
+        """The next place, taken by the oldest finished group; None while too many older ones are missing."""
+        if not self._finished:
+            return None
+        group = self._finished[0]
+        if sum(other < group for other in self._unplaced) > self.surplus:
+            return None
+        self._finished.pop(0)
+        self._unplaced.discard(group)
+        self._placed_here += 1
+        placement = Placement(group, self._partition, last=self._placed_here == self.groups_per_step)
+        if placement.last:
+            self._partition, self._placed_here = self._partition + 1, 0
+        return placement

@@ -23,6 +23,7 @@ def start_stream(
     byte_budget: int | None = None,
     max_staleness: int | None = None,
     groups_per_step: int | None = None,
+    over_sampling: int | None = None,
     directory: Path | None = None,
 ) -> StreamClient:
     """Start the controller and its storage units in the connected Ray cluster.
@@ -44,7 +45,7 @@ def start_stream(
         byte_budget = int(ray.cluster_resources()["object_store_memory"]) // 2
     gate = None
     if max_staleness is not None and groups_per_step is not None:
-        gate = {"max_staleness": max_staleness, "groups_per_step": groups_per_step}
+        gate = {"max_staleness": max_staleness, "groups_per_step": groups_per_step, "over_sampling": over_sampling}
     unit_class = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy="SPREAD")(StorageUnit)
     spool = None if directory is None else directory / "blocks"
     units: list[Any] = [unit_class.remote(spool) for _ in range(num_data_storage_units)]

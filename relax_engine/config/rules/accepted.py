@@ -36,7 +36,6 @@ MISSING: dict[str, str] = {
 REFUSED: dict[str, str] = {
     "rollout_engine": "only the local engine is launched; leave the flag out",
     "rollout_num_gpus_per_engine": "an engine runs on one device; use 1",
-    "custom_generate_function_path": "responses are sampled by the built-in single-turn generation; leave the flag out",
 }
 """Flags without which the run would be another one: an error each."""
 

@@ -5,17 +5,9 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+from relax_engine.config.fields import all_fields
 from relax_engine.config.rules.base import Findings, Reporter, rule
 from relax_engine.config.run_config import RunConfig
-
-HOOKS = (
-    "custom_rm_path",
-    "custom_generate_function_path",
-    "custom_tis_function_path",
-    "custom_pg_loss_reducer_function_path",
-    "custom_advantage_function_path",
-)
-"""Flags that name a function of the user."""
 
 
 @rule
@@ -48,7 +40,7 @@ def group_reward_is_custom(config: RunConfig, report: Reporter) -> Findings:
 @rule
 def hooks_exist(config: RunConfig, report: Reporter) -> Findings:
     """Functions named by flags are `package.module.function` or `file.py:function`, and their home exists."""
-    for name in HOOKS:
+    for name in [name for name in all_fields() if name.endswith("_path") and name != "custom_config_path"]:
         path = getattr(config.flat, name)
         if path is None:
             continue

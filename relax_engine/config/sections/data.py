@@ -33,6 +33,12 @@ class Data(Section):
     system_prompt: str | None = None
     """System message put before every prompt that has none."""
 
+    custom_prompt_path: str | None = None
+    """Function `(prompt, row) -> prompt` that builds the prompt (text or messages) from its column and its row."""
+
+    prefetch_max_cached: int = flag(256, ge=0, unit="prompts")
+    """Prompts read and tokenised ahead of their use."""
+
     rollout_shuffle: bool = False
     """Shuffle the prompts anew in every epoch, by `--rollout-seed` and the epoch."""
 

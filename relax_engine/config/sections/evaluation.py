@@ -66,6 +66,16 @@ class Evaluation(Section):
     skip_eval_before_train: bool = False
     """Leave out the evaluation before the first rollout."""
 
+    eval_timeout: float = flag(1800.0, gt=0, unit="seconds")
+    """Longest that new weights wait for a running evaluation of the present ones."""
+
+    eval_function_path: str | None = None
+    """Function like `--rollout-function-path`, called with `evaluation=True`, that makes the evaluations. Default:
+    that of `--rollout-function-path`."""
+
+    custom_eval_rollout_log_function_path: str | None = None
+    """Function `(rollout_id, args, data, extra_metrics) -> bool`; True leaves out the built-in metrics."""
+
     n_samples_per_eval_prompt: int = flag(1, ge=1, unit="samples")
     """Responses per evaluation prompt."""
 

@@ -39,7 +39,45 @@ class Rollout(Section):
 
     max_staleness: int = flag(0, ge=0, unit="weight versions")
     """A sample may be trained at most this many weight versions after the one that generated its first token;
-    0 is on-policy. Colocate is always 0."""
+    0 is on-policy. Colocate is always 0, but with `--partial-rollout`."""
+
+    over_sampling_batch_size: int | None = flag(None, ge=1, unit="prompts")
+    """Prompts under way for one rollout; it is full when `--rollout-batch-size` of them are finished and kept.
+    Default: `--rollout-batch-size`."""
+
+    dynamic_sampling_filter_path: str | None = None
+    """Function `(args, samples) -> bool or FilterOutput(keep, reason)` that says whether a scored group is trained on;
+    groups left out are replaced. Built in: `relax_engine.rollout.filters.check_reward_nonzero_std`."""
+
+    dynamic_sampling_max_attempts: int = flag(10, ge=1)
+    """A filter that leaves out this many times `--rollout-batch-size` groups for one rollout ends the run."""
+
+    partial_rollout: bool = False
+    """Responses cut off by new weights, or because a rollout is full, are continued behind their last token; without
+    it, those that new weights meet go on in the engine, and those of a full rollout begin again."""
+
+    partial_rollout_max_aborted_count: int | None = flag(None, ge=1)
+    """A group with a response that was cut off this often is not cut off again. Default: no limit."""
+
+    mask_offpolicy_in_partial_rollout: bool = False
+    """Keep the tokens of a continued group that older weights sampled than its newest out of the loss."""
+
+    buffer_filter_path: str | None = None
+    """Function `(args, rollout_id, buffer, num) -> groups` that chooses, and removes from the list `buffer`, the
+    waiting groups that go on. Default: the oldest."""
+
+    rollout_function_path: str | None = None
+    """Function `(args, rollout_id, data_buffer, data_system_client, evaluation=False)` that makes whole rollouts in
+    place of the built-in sampling, see `relax_engine.rollout.custom_rollout`."""
+
+    rollout_sample_filter_path: str | None = None
+    """Function `(args, groups)` that may set `remove_sample` on samples, which takes them out of the loss."""
+
+    rollout_all_samples_process_path: str | None = None
+    """Function `(args, groups, data_source)` that sees every scored group of a rollout, those left out too."""
+
+    custom_rollout_log_function_path: str | None = None
+    """Function `(rollout_id, args, samples, extra_metrics, time) -> bool`; True leaves out the built-in metrics."""
 
     stream_max_bytes: int = flag(2 << 30, ge=1, unit="bytes")
     """Bytes that the sample stream holds before producers wait."""

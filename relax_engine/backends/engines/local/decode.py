@@ -50,9 +50,13 @@ class StopTable:
 
 
 def output_uniforms(rows: Sequence[Request], columns: range) -> np.ndarray:
-    """Uniforms float32 `[columns, rows, 1]` for the outputs that the rows record in `columns`."""
+    """Uniforms float32 `[columns, rows, 1]` for the outputs that the rows record in `columns`.
+
+    A token's uniform depends on its place in the whole sequence, prompt included, as in SGLang: a response that
+    is cut off and continued with the cut text as its prompt draws what it would have drawn.
+    """
     seeds = np.array([request.seed for request in rows], dtype=np.uint64)
-    offset = np.array([len(r.output_ids) - r.first_column for r in rows], dtype=np.int64)
+    offset = np.array([len(r.prompt) + len(r.output_ids) - r.first_column for r in rows], dtype=np.int64)
     positions = np.arange(columns.start, columns.stop, dtype=np.int64)[:, None] + offset
     # Columns before a row's first output are never drawn from.
     return uniforms(seeds, np.maximum(positions, 0))[:, :, None]

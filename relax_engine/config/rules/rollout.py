@@ -1,0 +1,82 @@
+"""Rules about partial rollout, over-sampling, filters and determinism."""
+
+from __future__ import annotations
+
+from relax_engine.config.roles import generates_ahead
+from relax_engine.config.rules.base import Findings, Reporter, rule
+from relax_engine.config.run_config import RunConfig
+
+
+@rule
+def continued_responses_may_be_trained(config: RunConfig, report: Reporter) -> Findings:
+    """A response that goes on under new weights was begun by older ones."""
+    rollout = config.rollout
+    if rollout.partial_rollout and rollout.max_staleness == 0 and not rollout.mask_offpolicy_in_partial_rollout:
+        yield report.error(
+            "partial_rollout max_staleness",
+            "a response that is continued under new weights was begun by older ones, and none of these may be trained",
+            "--max-staleness 1 or more, or --mask-offpolicy-in-partial-rollout to train only what the newest sampled",
+        )
+
+
+@rule
+def partial_options_need_partial_rollout(config: RunConfig, report: Reporter) -> Findings:
+    """Options of partial rollout need it."""
+    rollout = config.rollout
+    names = ("partial_rollout_max_aborted_count", "mask_offpolicy_in_partial_rollout")
+    given = [name for name in names if getattr(rollout, name)]
+    if given and not rollout.partial_rollout:
+        yield report.warning(
+            " ".join([*given, "partial_rollout"]), "without effect: no response is continued", "add --partial-rollout"
+        )
+
+
+@rule
+def partial_rollout_cuts_something(config: RunConfig, report: Reporter) -> Findings:
+    """On shared devices only over-sampling leaves responses to continue."""
+    surplus = config.flat.over_sampling_batch_size > config.flat.rollout_batch_size
+    if config.rollout.partial_rollout and config.mode == "colocate" and not surplus:
+        yield report.note(
+            "partial_rollout colocate over_sampling_batch_size rollout_batch_size",
+            "every group that is started is waited for, so nothing is cut off",
+            "--over-sampling-batch-size larger than --rollout-batch-size",
+        )
+
+
+@rule
+def over_sampling_covers_a_rollout(config: RunConfig, report: Reporter) -> Findings:
+    """At least as many prompts are under way as a rollout has."""
+    started, needed = config.flat.over_sampling_batch_size, config.flat.rollout_batch_size
+    names = "over_sampling_batch_size rollout_batch_size"
+    if started < needed:
+        yield report.error(names, "fewer prompts than a rollout needs", f"--over-sampling-batch-size {needed} or more")
+    elif started > needed and generates_ahead(config):
+        yield report.note(
+            f"{names} max_staleness",
+            "without effect: groups of later rollouts run ahead within --max-staleness, and overtake slow ones",
+        )
+
+
+@rule
+def repeatable(config: RunConfig, report: Reporter) -> Findings:
+    """What makes the result depend on timing, and --deterministic."""
+    if not config.flat.deterministic:
+        return
+    if config.flat.over_sampling_batch_size > config.flat.rollout_batch_size or config.rollout.partial_rollout:
+        yield report.error(
+            "deterministic over_sampling_batch_size rollout_batch_size partial_rollout",
+            "which responses are cut off, and where, depends on timing",
+            "leave --over-sampling-batch-size and --partial-rollout out",
+        )
+
+
+@rule
+def filter_has_a_spread(config: RunConfig, report: Reporter) -> Findings:
+    """A filter needs something to compare."""
+    path, size = config.rollout.dynamic_sampling_filter_path, config.data.n_samples_per_prompt
+    if path is not None and path.endswith("check_reward_nonzero_std") and size == 1:
+        yield report.error(
+            "dynamic_sampling_filter_path n_samples_per_prompt",
+            "a group of one sample has no spread, so every group would be left out",
+            "--n-samples-per-prompt 2 or more, or no filter",
+        )
