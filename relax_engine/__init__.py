@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from relax_engine.checkpoint import import_checkpoint as import_checkpoint
     from relax_engine.config import RunConfig as RunConfig
     from relax_engine.core.evaluate import evaluate as evaluate
+    from relax_engine.core.replay import replay as replay
     from relax_engine.core.train import train as train
     from relax_engine.lineage import ArtifactStore as ArtifactStore
     from relax_engine.simulation import simulate as simulate
@@ -26,6 +27,7 @@ _HOMES = {
     "evaluate": "relax_engine.core.evaluate",
     "export_checkpoint": "relax_engine.checkpoint",
     "import_checkpoint": "relax_engine.checkpoint",
+    "replay": "relax_engine.core.replay",
     "simulate": "relax_engine.simulation",
     "train": "relax_engine.core.train",
 }
@@ -37,6 +39,7 @@ __all__ = [
     "evaluate",
     "export_checkpoint",
     "import_checkpoint",
+    "replay",
     "simulate",
     "train",
 ]

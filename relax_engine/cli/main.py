@@ -17,6 +17,7 @@ from relax_engine.utils.suggest import nearest
 COMMANDS: dict[str, str] = {
     "train": "Train a policy: reinforcement learning, or supervised with --loss-type sft.",
     "doctor": "Check the flags of a run, and show what it would do and need.",
+    "replay": "Recompute rewards, advantages and losses that a run recorded, and compare.",
     "eval": "Evaluate a model on prompts.",
     "import": "Convert a Hugging Face model into a training checkpoint.",
     "export": "Convert a training checkpoint into a Hugging Face model.",

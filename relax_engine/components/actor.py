@@ -32,6 +32,7 @@ from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.components.train_group import TrainGroup, load_weights
 from relax_engine.components.trainer import LOG_PROB_GAP, PartitionOutcome, PartitionTrainer
 from relax_engine.config.critic import uses_critic
+from relax_engine.observe.bundle import write_steps
 from relax_engine.observe.metrics import MetricsLog
 from relax_engine.stream.columns import ColumnBatch
 from relax_engine.weight_sync.messages import Receiver, SyncReport, WeightSyncError
@@ -155,6 +156,8 @@ class Actor(Role):
         self._train_seconds = sum(
             phase.end - phase.start for phase in self.phases[before:] if phase.name in ("train", "optimizer")
         )
+        if outcome.recorded_steps:
+            write_steps(self.args.save_debug_train_data, self.step, outcome.recorded_steps)
         if not outcome.rows:
             logger.warning("step %d: all samples were too stale to train on", self.step)
         return outcome

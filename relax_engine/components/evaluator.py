@@ -58,7 +58,7 @@ class Evaluator:
         for task in [task for task in self._tasks if task.done()]:
             await task  # raises what it raised
             self._tasks.remove(task)
-        if not args.eval_prompt_data or not args.eval_interval or step % args.eval_interval:
+        if not self._pool.engines or not args.eval_prompt_data or not args.eval_interval or step % args.eval_interval:
             return
         if step == 0 and args.skip_eval_before_train:
             return

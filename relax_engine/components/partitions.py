@@ -15,11 +15,13 @@ from relax_engine.algorithms import registry
 from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.components.mode import rows_per_part
 from relax_engine.config import RunConfig
+from relax_engine.observe.bundle import write_samples
 from relax_engine.rollout.convert import rollout_metrics, to_columns
 from relax_engine.rollout.custom_rollout import CustomRollout
 from relax_engine.rollout.flow import GroupFlow
 from relax_engine.rollout.hooks import RolloutHooks
 from relax_engine.rollout.prefetch import PromptPrefetcher
+from relax_engine.rollout.recorded_rollout import RecordedRollout
 from relax_engine.stream.client import StreamClient
 from relax_engine.types import SampleGroup
 
@@ -36,7 +38,7 @@ class PartitionWriter:
         self,
         config: RunConfig,
         stream: StreamClient,
-        flow: GroupFlow | CustomRollout,
+        flow: GroupFlow | CustomRollout | RecordedRollout,
         prompts: PromptPrefetcher,
         hooks: RolloutHooks,
         before_seal: Callable[[], Awaitable[None]],
@@ -62,6 +64,8 @@ class PartitionWriter:
         if sent < len(groups):
             await self._put(partition, groups[sent:])
         await self.before_seal()
+        if self.args.save_debug_rollout_data is not None:
+            await asyncio.to_thread(write_samples, self.args.save_debug_rollout_data, rollout_id, groups)
         metrics = self._metrics(rollout_id, groups, time.time() - started)
         meta = {"data_position": self.position(), "metrics": metrics}
         await asyncio.to_thread(self.stream.seal, partition, meta=meta)

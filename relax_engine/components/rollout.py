@@ -29,6 +29,7 @@ from relax_engine.rollout.generate import Generator
 from relax_engine.rollout.hooks import RolloutHooks
 from relax_engine.rollout.pool import EnginePool
 from relax_engine.rollout.prefetch import PromptPrefetcher
+from relax_engine.rollout.recorded_rollout import RecordedRollout
 from relax_engine.rollout.sampling import SamplingSettings
 from relax_engine.rollout.tokenizer import load_tokenizer
 from relax_engine.types import SampleGroup
@@ -49,13 +50,13 @@ class Rollout(Role):
         super().__init__(context)
         self.colocate = self.config.mode == "colocate"
         self.in_turns = not generates_ahead(self.config)
-        self.version = -1
+        self.version = 0 if self.args.debug_rollout_only else -1
         self._version_changed = asyncio.Condition()
 
     async def setup(self) -> None:
         """Start the engines, and meanwhile read the prompts and start the reward workers."""
         args = self.args
-        self.engine_group = EngineGroup(self.config, self.context.slots)
+        self.engine_group = EngineGroup(self.config, () if args.debug_train_only else self.context.slots)
         starting = asyncio.create_task(self.engine_group.start(args.rollout_engine_init_timeout))
         await asyncio.to_thread(self._prepare)
         self.pool = EnginePool(
@@ -67,8 +68,10 @@ class Rollout(Role):
         )
         self.evaluator = Evaluator(self, self.pool, self.rewards, self.tokenizer, self.hooks)
 
-    def _make_flow(self) -> GroupFlow | CustomRollout:
+    def _make_flow(self) -> GroupFlow | CustomRollout | RecordedRollout:
         args = self.args
+        if args.load_debug_rollout_data is not None:
+            return RecordedRollout(args.load_debug_rollout_data, args.rollout_batch_size, self._admit)
         hooks = FlowHooks(self._admit, self.prompts.group, self.rewards.score, self._give_up, self.record_phase)
         if args.rollout_function_path is not None:
             function = RolloutFunction(args.rollout_function_path, self.pool, args, self.stream)
@@ -129,7 +132,9 @@ class Rollout(Role):
             self._version_changed.notify_all()
 
     async def wait_for_version(self, version: int) -> None:
-        """Return when the engines hold weights of `version` or later."""
+        """Return when the engines hold weights of `version` or later; at once where they never change."""
+        if self.args.debug_rollout_only or not self.pool.engines:
+            return
         async with self._version_changed:
             await asyncio.wait_for(
                 self._version_changed.wait_for(lambda: self.version >= version), self.args.wait_timeout
@@ -158,6 +163,8 @@ class Rollout(Role):
             await self.evaluator.start_if_due(rollout_id, wait=self.in_turns)
             written = await self.partitions.write(rollout_id)
             self.emit("rollout", rollout_id=rollout_id, **written)
+            if self.args.debug_rollout_only:
+                await asyncio.to_thread(self.stream.finish_step, f"train_{rollout_id}")
         await self.flow.close()
         await self.evaluator.finish()
         return self.outcome()
@@ -178,7 +185,8 @@ class Rollout(Role):
 
     async def _before_seal(self) -> None:
         """In colocate mode the devices are the actor's next."""
-        if self.colocate and self.args.offload_rollout:
+        shared = self.colocate and not self.args.debug_rollout_only
+        if shared and self.args.offload_rollout and self.pool.engines:
             await self.pool.release_memory()
 
     # -- what the flow asks for --------------------------------------------------------------

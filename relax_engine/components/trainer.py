@@ -27,6 +27,7 @@ from relax_engine.components.old_policies import OldPolicies
 from relax_engine.components.partition import PartitionReader
 from relax_engine.components.train_group import TrainGroup
 from relax_engine.config import RunConfig
+from relax_engine.observe.bundle import RecordedStep
 from relax_engine.rollout.staleness import StalenessCheck
 from relax_engine.stream.columns import Column, ColumnBatch
 
@@ -64,6 +65,7 @@ class PartitionTrainer:
         self._phase = phase
         self._makes_advantages = computes_in_process(config) and not self.supervised
         self._forward_columns = [] if self.supervised else self._missing_columns()
+        self._keeps_steps = self.args.save_debug_train_data is not None and not self.supervised
         self._log_prob_gap: float | None = None
 
     def train(
@@ -116,6 +118,8 @@ class PartitionTrainer:
                 targets.add(trained)
             if not update:
                 continue
+            if self._keeps_steps:
+                outcome.recorded.append(trained)
             masks = trained["loss_masks"]
             totals += batch_totals({name: column.values for name, column in trained.items()}, masks.offsets)
             with self._phase("train"):
@@ -130,6 +134,9 @@ class PartitionTrainer:
             reduction = "token_mean" if self.supervised else self.settings.reduction
             with self._phase("optimizer"):
                 outcome.steps.append(self.group.finish_step(loss_scale(totals, reduction)))
+            if self._keeps_steps:
+                outcome.recorded_steps.append(RecordedStep(ColumnBatch.concat(outcome.recorded), outcome.steps[-1]))
+                outcome.recorded = []
 
     def _with_log_probs(self, batch: ColumnBatch) -> ColumnBatch:
         """Add the log-prob columns that no other role has added."""
@@ -183,6 +190,10 @@ class PartitionOutcome:
         self.log_prob_gap: float | None = None
         self.probe: ColumnBatch | None = None
         """A few trained rows, tokens only."""
+        self.recorded: list[ColumnBatch] = []
+        """Parts of the step under way, for `recorded_steps`."""
+        self.recorded_steps: list[RecordedStep] = []
+        """Every step as it was trained, where the run keeps it (`--save-debug-train-data`)."""
         self._policies: list[ColumnBatch] = []
 
     def add(self, batch: ColumnBatch) -> None:

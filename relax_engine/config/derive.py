@@ -26,9 +26,14 @@ def derived_defaults(flat: dict[str, Any]) -> dict[str, Any]:
         "stream_max_rows": (flat["max_staleness"] + 1) * samples,
     }
     fallbacks["offload_rollout"] = not (flat["fully_async"] or flat["hybrid"])
+    if flat["dump_details"] is not None:
+        fallbacks["save_debug_rollout_data"] = f"{flat['dump_details']}/rollout_data/{{rollout_id}}.jsonl"
+        fallbacks["save_debug_train_data"] = f"{flat['dump_details']}/train_data/{{rollout_id}}.npz"
     fallbacks |= _batch_sizes(flat, samples) | _lengths(flat) | _names(flat)
     fallbacks |= _critic(flat)
     derived = {name: value for name, value in fallbacks.items() if flat[name] is None and value is not None}
+    if flat["load_debug_rollout_data"] is not None:
+        derived["debug_train_only"] = True
     if flat["max_tokens_per_gpu"] is not None:
         derived["use_dynamic_batch_size"] = True
     if flat["experiment_name"] == "default" and flat["tb_experiment_name"] is not None:

@@ -28,6 +28,7 @@ _SUBJECTS = (
     "model",
     "checkpoint",
     "data",
+    "debug",
     "accepted",
 )
 _ORDER = {"error": 0, "warning": 1, "note": 2}

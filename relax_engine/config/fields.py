@@ -20,6 +20,7 @@ from relax_engine.config.sections.algorithm import Algorithm
 from relax_engine.config.sections.base import Section
 from relax_engine.config.sections.checkpoint import Checkpoint
 from relax_engine.config.sections.data import Data
+from relax_engine.config.sections.debug import Debug
 from relax_engine.config.sections.evaluation import Evaluation
 from relax_engine.config.sections.health import Health
 from relax_engine.config.sections.logging import Logging
@@ -46,6 +47,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "health": Health,
     "logging": Logging,
     "agentic": Agentic,
+    "debug": Debug,
 }
 
 PASS_THROUGH: Mapping[str, str] = {"sglang_": "sglang_args", "router_": "router_args"}

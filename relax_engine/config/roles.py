@@ -54,6 +54,8 @@ def required_roles(config: RunConfig) -> tuple[str, ...]:
     """
     if config.algorithm.loss_type == "sft":
         return ("sft", "actor")
+    if config.debug.debug_rollout_only:
+        return ("rollout",)
     critic = ("critic",) if uses_critic(config) else ()
     if config.mode != "fully_async":
         return ("rollout", *critic, "actor")

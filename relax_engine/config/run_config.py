@@ -26,6 +26,7 @@ from relax_engine.config.sections.agentic import Agentic
 from relax_engine.config.sections.algorithm import Algorithm
 from relax_engine.config.sections.checkpoint import Checkpoint
 from relax_engine.config.sections.data import Data
+from relax_engine.config.sections.debug import Debug
 from relax_engine.config.sections.evaluation import Evaluation
 from relax_engine.config.sections.health import Health
 from relax_engine.config.sections.logging import Logging
@@ -64,6 +65,7 @@ class RunConfig(BaseModel):
     health: Health = Field(default_factory=Health)
     logging: Logging = Field(default_factory=Logging)
     agentic: Agentic = Field(default_factory=Agentic)
+    debug: Debug = Field(default_factory=Debug)
     custom: dict[str, Any] = Field(default_factory=dict, description="Keys of --custom-config-path that are no flags.")
 
     @model_validator(mode="after")

@@ -39,6 +39,9 @@ def train(config: RunConfig) -> RunResult:
     run_dir = Path(config.flat.run_dir).absolute()
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "config.yaml").write_text(config.to_yaml())
+    if config.flat.dump_details is not None:
+        Path(config.flat.dump_details).mkdir(parents=True, exist_ok=True)
+        Path(config.flat.dump_details, "config.yaml").write_text(config.to_yaml())
     point = find_resume_point(config)
     num_steps = total_steps(config)
     if point.iteration >= num_steps:

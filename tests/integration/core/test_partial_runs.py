@@ -1,6 +1,5 @@
 """Runs that over-sample, filter, refill, cut responses off and continue them, with evaluations on the way."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ FILTER = "relax_engine.rollout.filters.check_reward_nonzero_std"
 
 
 @pytest.fixture(scope="module")
-def runs(ray_cluster: None, tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunResult]]:
+def runs(ray_cluster: None, tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunResult]:
     """Both ways to cut responses off: because the rollout is full, and because new weights come."""
     common = {
         "num_rollout": STEPS,
@@ -48,7 +47,7 @@ def runs(ray_cluster: None, tiny: Any, tmp_path_factory: pytest.TempPathFactory)
             resource={"actor": [1, 1], "rollout": [1, 2], "actor_fwd": [1, 1], "advantages": [1, 0]},
         )
     )
-    yield results
+    return results
 
 
 @pytest.mark.parametrize("mode", ["colocate", "fully_async"])
