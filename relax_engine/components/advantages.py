@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +21,7 @@ from relax_engine.components.mode import (
     rows_per_advantages,
     value_columns,
 )
+from relax_engine.components.postprocess import postprocessed
 from relax_engine.components.role import Role, ingress
 from relax_engine.config import RunConfig
 from relax_engine.stream.columns import Column, ColumnBatch
@@ -50,33 +50,9 @@ def advantage_columns(batch: ColumnBatch, config: RunConfig) -> dict[str, Column
         true_on_policy=old_is_current(config),
         totals=UNKNOWN_TOTALS,
     )
-    columns = {name: tensor.numpy() for name, tensor in tensors.items()}
-    if config.flat.rollout_data_postprocess_path is not None:
-        _postprocess(load_function(config.flat.rollout_data_postprocess_path), config, batch, columns)
-    return {name: Column(values, masks.offsets) for name, values in columns.items()}
-
-
-def _postprocess(
-    function: Callable[..., Any], config: RunConfig, batch: ColumnBatch, columns: dict[str, np.ndarray]
-) -> None:
-    """Let `fn(args, rollout_data)` change the arrays in `columns`.
-
-    `rollout_data` holds every column as an array, per-token ones as one of all responses in order; what it does to
-    others than those of `columns` is lost.
-
-    Raises:
-        ValueError: a column came back with another length.
-    """
-    data = {name: np.array(column.values) for name, column in batch.items() if name != "tokens"} | columns
-    function(config.flat, data)
-    for name, before in columns.items():
-        after = np.asarray(data[name], before.dtype)
-        if after.shape != before.shape:
-            raise ValueError(
-                f"--rollout-data-postprocess-path {config.flat.rollout_data_postprocess_path} returned {name!r} with "
-                f"shape {after.shape}, it had {before.shape}"
-            )
-        columns[name] = after
+    columns = {name: Column(tensor.numpy(), masks.offsets) for name, tensor in tensors.items()}
+    postprocess = config.flat.rollout_data_postprocess_path
+    return columns if postprocess is None else postprocessed(load_function(postprocess), config.flat, batch, columns)
 
 
 def mismatch(batch: ColumnBatch) -> dict[str, float]:

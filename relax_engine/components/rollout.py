@@ -7,6 +7,7 @@ the actor say. Placed groups are written by `partitions.py`, and evaluations run
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -52,17 +53,21 @@ class Rollout(Role):
         self.in_turns = not generates_ahead(self.config)
         self.version = 0 if self.args.debug_rollout_only else -1
         self._version_changed = asyncio.Condition()
+        self._closing = contextlib.AsyncExitStack()
 
     async def setup(self) -> None:
         """Start the engines, and meanwhile read the prompts and start the reward workers."""
         args = self.args
         self.engine_group = EngineGroup(self.config, () if args.debug_train_only else self.context.slots)
+        self._closing.push_async_callback(self.engine_group.close)
         starting = asyncio.create_task(self.engine_group.start(args.rollout_engine_init_timeout))
         await asyncio.to_thread(self._prepare)
         self.pool = EnginePool(
             await starting, timeout_s=args.rollout_http_timeout, on_quarantine=self._report_quarantine
         )
+        self._closing.push_async_callback(self.pool.close)
         self.flow = self._make_flow()
+        self._closing.push_async_callback(self.flow.close)
         self.partitions = PartitionWriter(
             self.config, self.stream, self.flow, self.prompts, self.hooks, self._before_seal
         )
@@ -97,10 +102,10 @@ class Rollout(Role):
     def _prepare(self) -> None:
         args = self.args
         self.hooks = RolloutHooks.from_config(args)
-        self.rewards = RewardExecutor(RewardSettings.from_config(args), args)
+        self.rewards = self._closing.enter_context(RewardExecutor(RewardSettings.from_config(args), args))
         self.tokenizer = load_tokenizer(args.hf_checkpoint)
         data = PromptDataSource(DataSettings.from_config(args), self.tokenizer, args.n_samples_per_prompt)
-        self.prompts = PromptPrefetcher(data, args.prefetch_max_cached)
+        self.prompts = self._closing.enter_context(PromptPrefetcher(data, args.prefetch_max_cached))
         self.buffer = GroupBuffer(_hook(args.buffer_filter_path), args)
         position = dict(self.context.run_state.get("data_position") or {})
         self.waiting = unpack_groups(position.pop("groups", []))
@@ -176,12 +181,8 @@ class Rollout(Role):
         return {"phases": self.phases[before:]}
 
     async def close(self) -> None:
-        """End engines and reward workers, as far as `setup` came."""
-        if hasattr(self, "flow"):
-            await self.flow.close()
-        await self.engine_group.close()
-        self.prompts.close()
-        self.rewards.close()
+        """End whatever `setup` and `run` started, the last first."""
+        await self._closing.aclose()
 
     async def _before_seal(self) -> None:
         """In colocate mode the devices are the actor's next."""

@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from relax_engine.algorithms import registry
+from relax_engine.algorithms.batch import batch_totals
 from relax_engine.algorithms.objective import LossInputs, make_policy_loss
+from relax_engine.algorithms.reduction import loss_scale
 from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.components.advantages import advantage_columns
 from relax_engine.config import RunConfig
@@ -135,7 +137,7 @@ def _loss(config: RunConfig, batch: Any, columns: dict[str, np.ndarray]) -> floa
     current = tensors["log_probs" if "log_probs" in tensors else "rollout_log_probs"]
     offsets = torch.from_numpy(np.array(batch["loss_masks"].offsets))
     total, _ = loss(current, None, LossInputs(tensors, offsets, torch.from_numpy(batch["tokens"].lengths)))
-    return float(total)
+    return float(total) * loss_scale(batch_totals(values, batch["loss_masks"].offsets), settings.reduction)
 
 
 def _token_names(indices: np.ndarray, lengths: np.ndarray) -> list[str]:

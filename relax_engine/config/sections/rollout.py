@@ -77,8 +77,7 @@ class Rollout(Section):
     """Function `(args, groups, data_source)` that sees every scored group of a rollout, those left out too."""
 
     rollout_data_postprocess_path: str | None = None
-    """Function `(args, rollout_data)` that may change `advantages`, `returns` and `loss_weights` of a batch in place;
-    `rollout_data` is a dictionary of arrays, per-token ones over all responses in order."""
+    """Function `(args, rollout_data)` that may change advantages, returns and loss weights before they are used."""
 
     custom_rollout_log_function_path: str | None = None
     """Function `(rollout_id, args, samples, extra_metrics, time) -> bool`; True leaves out the built-in metrics."""

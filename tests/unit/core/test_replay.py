@@ -104,7 +104,8 @@ def bundle(tmp_path: Path) -> Path:
             loss, _ = make_policy_loss(settings)(
                 tensors["log_probs"], None, LossInputs(tensors, torch.from_numpy(np.array(shape.offsets)))
             )
-            steps.append(RecordedStep(part, {"loss": float(loss)}))
+            # The mean over samples of the mean over tokens.
+            steps.append(RecordedStep(part, {"loss": float(loss) / len(rows)}))
         write_steps(config.flat.save_debug_train_data, rollout_id, steps)
     return root
 
