@@ -28,6 +28,8 @@ _TIMINGS = {
 }
 """Phases that are timings of their own; what else the actor does between two steps is `other`."""
 
+_APART = ("actor_fwd", "reference", "advantages")
+"""Roles besides the actor whose phases are those timings. A critic's are not simulated."""
 _SCALING = ("generation", "actor_fwd", "reference", "train")
 
 Span = Mapping[str, Any]
@@ -99,7 +101,7 @@ def measure(
     outer = _without_nested([span for span in spans if span["role"] == "actor"])
     by_phase: defaultdict[str, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
     roles = {"generation": "rollout"}
-    for span in [*outer, *(span for span in spans if span["role"] != "actor")]:
+    for span in [*outer, *(span for span in spans if span["role"] in _APART)]:
         if span["name"] in _TIMINGS:
             by_phase[_TIMINGS[span["name"]]][span["step"]] += _length(span)
             roles[_TIMINGS[span["name"]]] = span["role"]

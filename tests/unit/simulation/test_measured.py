@@ -89,6 +89,7 @@ def test_generation_does_not_contain_the_pause_of_a_weight_sync() -> None:
                 span("reference", "ref_log_probs", step, at + 12, at + 13),
                 span("advantages", "advantages", step, at + 13.5, at + 14),
                 span("actor", "train", step, at + 1, at + 4),
+                span("critic", "train", step, at + 1, at + 9),
                 span("actor", "weight_sync", step, at + 4, at + 6),
             )
         ),
@@ -100,6 +101,7 @@ def test_generation_does_not_contain_the_pause_of_a_weight_sync() -> None:
     assert measured.plan.reference.samples == (3, 3)  # both parts of a step
     assert [getattr(measured.plan, name).devices for name in ("generation", "reference", "train")] == [2, 1, 4]
     assert measured.plan.weight_sync.devices is None
+    assert measured.plan.train.samples == (3, 3)  # the actor's, not the critic's
     assert measured.plan.handover.seconds == 0.5
     assert measured.plan.other.samples == (1.5, 1.5)  # 9 less 2.5 of waiting and 5 of the actor
     assert (measured.wait_time, measured.staleness) == (2.5, {0: 0.25, 1: 0.75})
