@@ -7,7 +7,6 @@ algorithm (a loss function handed in), the stream, weight transport, checkpoint 
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,20 +16,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.distributed import (
-    DistributedDataParallel,
-    DistributedDataParallelConfig,
-    finalize_model_grads,
-)
+from megatron.core.distributed import finalize_model_grads
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
 from relax_engine.algorithms.objective import LossFn, LossInputs
-from relax_engine.backends.megatron import parallel, state
+from relax_engine.backends.megatron import parallel
 from relax_engine.backends.megatron.device import compute_device
 from relax_engine.backends.megatron.metrics import reduce_metrics
 from relax_engine.backends.megatron.model import ResponseTargets, build_model
-from relax_engine.backends.megatron.optimizer import build_optimizer, build_scheduler, update
+from relax_engine.backends.megatron.optimizer import update
 from relax_engine.backends.megatron.packing import pack, plan_micro_batches
 from relax_engine.backends.megatron.rope import RotaryTable
 from relax_engine.backends.megatron.rows import RowGather
@@ -38,6 +33,7 @@ from relax_engine.backends.megatron.settings import BackendSettings, ParallelLay
 from relax_engine.backends.megatron.sharing import Compact, compact
 from relax_engine.backends.megatron.snapshots import WeightSnapshots
 from relax_engine.backends.megatron.spec import PackedSequences
+from relax_engine.backends.megatron.training_state import Training, read_checkpoint, write_checkpoint
 from relax_engine.backends.megatron.weights import load_tensors, named_hf_tensors
 from relax_engine.checkpoint.dcp_reader import DcpReader
 from relax_engine.checkpoint.families import model_spec, policy_spec, value_spec
@@ -47,8 +43,6 @@ from relax_engine.stream.columns import Column, ColumnBatch
 
 if TYPE_CHECKING:
     from relax_engine.config import RunConfig
-
-logger = logging.getLogger(__name__)
 
 ROUND_TO = 64
 """Token counts of micro-batches are rounded to this: libraries prepare a matrix product once for each shape."""
@@ -95,20 +89,11 @@ class MegatronBackend:
         self._model = build_model(self.spec, settings.layout, dtype=settings.dtype, recompute=settings.recompute)
         self._device = compute_device()
         self._rotary = RotaryTable(self.spec.rope, self.spec.head_dim, settings.dtype, self._device)
-        self._trainable = trainable
-        if trainable:
-            self._make_trainable()
-        else:
+        self._training = Training.of(self._model, settings.optimizer, settings.dtype) if trainable else None
+        if not trainable:
             self._model.requires_grad_(False).eval()
-        self.snapshots = WeightSnapshots(self._model)
-
-    def _make_trainable(self) -> None:
-        distributed = self.settings.optimizer.use_distributed_optimizer
-        ddp_config = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=distributed)
-        self._ddp = DistributedDataParallel(self._model.config, ddp_config, self._model)
-        self._optimizer = build_optimizer(self._ddp, self.settings.optimizer, self.settings.dtype)
-        self._scheduler = build_scheduler(self._optimizer, self.settings.optimizer)
         self._metrics: list[dict[str, Tensor]] | None = None  # of the micro-batches since the last update
+        self.snapshots = WeightSnapshots(self._model)
 
     @property
     def data_parallel_rank(self) -> int:
@@ -200,7 +185,7 @@ class MegatronBackend:
                 with a true `needs_entropy` attribute.
             max_tokens: token budget of a micro-batch; None makes micro-batches of `micro_batch_size` rows.
         """
-        self._require_trainable("accumulate")
+        training = self._require_training("accumulate")
         plan = plan_micro_batches(
             batch["tokens"].lengths,
             max_tokens=max_tokens,
@@ -208,13 +193,13 @@ class MegatronBackend:
             agree=self._largest_of_all_ranks,
         ) or [np.empty(0, np.int64)]
         if self._metrics is None:
-            self._ddp.zero_grad_buffer()
-            self._optimizer.zero_grad()  # `.grad` aliases the buffer since the last step, and would be added twice
+            training.ddp.zero_grad_buffer()
+            training.optimizer.zero_grad()  # `.grad` aliases the buffer since the last step, and would be added twice
         parts, self._metrics = self._metrics or [], None  # a failure below leaves no half of a step behind
         parts += get_forward_backward_func()(
             forward_step_func=partial(self._forward_step, loss_fn=loss_fn, temperature=temperature),
             data_iterator=iter([batch.select(rows) if len(rows) else None for rows in plan]),
-            model=[self._ddp],
+            model=[training.ddp],
             num_microbatches=len(plan),
             seq_length=1,
             micro_batch_size=1,
@@ -237,16 +222,17 @@ class MegatronBackend:
             RuntimeError: nothing was accumulated.
             FloatingPointError: the gradient is not finite; the weights are unchanged.
         """
+        training = self._require_training("finish_step")
         if self._metrics is None:
             raise RuntimeError("finish_step() without accumulate(): there is no gradient to step on")
         metrics, self._metrics = self._metrics, None
         # The token count that Megatron would divide by is left out: `loss_weights` and `scale` normalise.
-        finalize_model_grads([self._ddp], None)
+        finalize_model_grads([training.ddp], None)
         if scale != 1.0:
-            self._ddp.scale_gradients(scale)
-        learning_rate = self._optimizer.param_groups[0]["lr"]
-        grad_norm = update(self._optimizer, self.settings.optimizer.clip_grad)
-        self._scheduler.step(1)
+            training.ddp.scale_gradients(scale)
+        learning_rate = training.optimizer.param_groups[0]["lr"]
+        grad_norm = update(training.optimizer, self.settings.optimizer.clip_grad)
+        training.scheduler.step(1)
         self.iteration += 1
         reduced = reduce_metrics(metrics, parallel_state.get_data_parallel_group(), scale=scale)
         return reduced | {"grad_norm": grad_norm, "lr": float(learning_rate)}
@@ -355,19 +341,8 @@ class MegatronBackend:
         Raises:
             TypeError: `extra` holds something that could not be read back safely.
         """
-        state.require_plain(extra)
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        content: dict[str, Any] = {"model": self._model.sharded_state_dict()}
-        if self._trainable and optimizer:
-            content["optimizer"] = self._optimizer_state(content["model"], loading=False)
-            content["scheduler"] = self._scheduler.state_dict()
-        content |= {
-            "rng": state.rng_object(state.get_rng_state()),
-            "world": state.world_shape(),
-            "iteration": self.iteration,
-            "extra": extra,
-        }
-        state.save_state(directory, content)
+        training = self._training if optimizer else None
+        write_checkpoint(Path(directory), self._model, training, iteration=self.iteration, extra=extra)
 
     def load(self, directory: str | Path, *, optimizer: bool) -> dict[str, Any]:
         """Read one checkpoint directory, written under any tensor- or data-parallel size.
@@ -384,49 +359,29 @@ class MegatronBackend:
             FileNotFoundError: not a complete checkpoint.
             ValueError: `optimizer` is asked for and the checkpoint has none.
         """
-        common = state.load_common(directory)
-        template: dict[str, Any] = {"model": self._model.sharded_state_dict()}
-        new = self._take_new_head(template["model"], directory) if not optimizer else {}
+        training = self._require_training("load(optimizer=True)") if optimizer else None
+        absent = {} if optimizer else self._new_head(Path(directory))
+        loaded = read_checkpoint(Path(directory), self._model, training, absent=absent)
         if optimizer:
-            self._require_trainable("load(optimizer=True)")
-            if "optimizer" not in common or "scheduler" not in common:
-                raise ValueError(f"{directory} holds weights but no optimizer state; load it with optimizer=False")
-            template["optimizer"] = self._optimizer_state(template["model"], loading=True)
-            if common.get("world") == state.world_shape():
-                template["rng"] = state.rng_object({})
-            else:
-                logger.warning("%s was saved under %s: RNG state is seeded afresh", directory, common.get("world"))
-        loaded = state.load_state(directory, template)
-        self._model.load_state_dict(loaded["model"] | new)
-        if optimizer:
-            self._optimizer.load_state_dict(loaded["optimizer"])
-            self._scheduler.num_steps = 0
-            self._scheduler.load_state_dict(loaded["scheduler"])
             self.iteration = loaded["iteration"]
-            if "rng" in template:
-                state.set_rng_state(loaded["rng"])
         else:
             self._parameters_changed()
         return loaded.get("extra", {})
 
-    def _take_new_head(self, model_state: dict[str, Any], directory: str | Path) -> dict[str, Tensor]:
-        """Take a value head that a language model's checkpoint lacks out of what is to be read; its initial zeros."""
-        if not self.settings.value_head or SCORE in DcpReader(Path(directory)):
+    def _new_head(self, directory: Path) -> dict[str, Tensor]:
+        """The initial zeros of a value head, where a language model's checkpoint has none."""
+        if not self.settings.value_head or SCORE in DcpReader(directory):
             return {}
-        del model_state[SCORE]
         return {SCORE: torch.zeros(self.weights.parameters[SCORE].shape)}
 
-    def _optimizer_state(self, model_state: dict[str, Any], *, loading: bool) -> dict[str, Any]:
-        distributed = self.settings.optimizer.use_distributed_optimizer
-        return state.optimizer_state(self._optimizer, model_state, distributed=distributed, loading=loading)
-
     def _parameters_changed(self) -> None:
-        if self._trainable:
-            self._optimizer.reload_model_params()
+        if self._training is not None:
+            self._training.optimizer.reload_model_params()
 
-    def _require_trainable(self, what: str) -> None:
-        if not self._trainable:
+    def _require_training(self, what: str) -> Training:
+        if self._training is None:
             raise RuntimeError(f"{what} needs a backend built with trainable=True")
+        return self._training
 
     def close(self) -> None:
         """Leave the world; the last model of the process destroys the process groups."""
