@@ -12,7 +12,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export TOKENIZERS_PARALLELISM ?= false
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install lock lint test demo bench docs clean
+.PHONY: install lock lint test chaos demo bench docs clean
 
 install: $(STAMP)
 	@:
@@ -41,6 +41,10 @@ lint: $(STAMP)
 
 test: $(STAMP) lint
 	@$(BIN)/python -m pytest $(ARGS)
+
+# Minutes of faults injected into real processes; the tests of `make test` have a short share of them.
+chaos: $(STAMP)
+	@$(BIN)/python -m pytest -m chaos $(ARGS)
 
 demo: $(STAMP)
 	@$(BIN)/python -m examples.tiny_math.demo $(ARGS)

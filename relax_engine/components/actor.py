@@ -32,6 +32,7 @@ from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.components.train_group import TrainGroup, load_weights
 from relax_engine.components.trainer import LOG_PROB_GAP, PartitionOutcome, PartitionTrainer
 from relax_engine.config.critic import uses_critic
+from relax_engine.config.roles import devices_of
 from relax_engine.observe.bundle import write_steps
 from relax_engine.observe.metrics import MetricsLog
 from relax_engine.stream.columns import ColumnBatch
@@ -201,7 +202,7 @@ class Actor(Role):
         moved = version > self.context.start_step and self.reference.moves_at(version)
         if moved and "reference" in forward_columns(self.config):
             roles.append("reference")
-        receivers: list[Receiver] = [RoleReceiver(name) for name in roles]
+        receivers: list[Receiver] = [RoleReceiver(name, devices_of(self.config, name)) for name in roles]
         if due:
             receivers += [EngineReceiver(url, timeout, resume_memory=offloaded) for url in self.engine_urls]
         elif offloaded:
@@ -220,14 +221,7 @@ class Actor(Role):
                 )
             if due:
                 await self._engines_hold(version, report)
-        metrics = {
-            "weight_sync/seconds": report.seconds,
-            "weight_sync/bytes": float(report.nbytes),
-            "weight_sync/buckets": float(report.buckets),
-            "weight_sync/gigabytes_per_second": report.gigabytes_per_second,
-            "weight_sync/quarantined": float(len(report.quarantined)),
-            "weight_sync/version": float(version),
-        }
+        metrics = report.metrics()
         if due and probe is not None and not trains_on_policy(self.config):
             metrics[SYNC_GAP] = await self._probe(probe)
         return metrics

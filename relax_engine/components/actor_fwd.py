@@ -6,6 +6,7 @@ One class; the role decides which column it adds, and the actor which weight syn
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ray import serve
@@ -16,7 +17,7 @@ from relax_engine.components.reference import load_reference
 from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.components.train_group import TrainGroup, load_weights
 from relax_engine.stream.columns import ColumnBatch
-from relax_engine.weight_sync.messages import BucketMeta, GroupAddress
+from relax_engine.weight_sync.messages import BucketMeta, GroupAddress, Source
 
 
 class ForwardRole(Role):
@@ -101,16 +102,20 @@ class ForwardRole(Role):
         """Leave a weight-update group."""
         await asyncio.to_thread(self.group.leave, name)
 
-    async def begin_update(self) -> None:
-        """Wait for the running forward pass and hold off the next."""
+    async def begin_update(self) -> str:
+        """Wait for the running forward pass and hold off the next; returns the digest of the present weights."""
         if not self._updating:
             await asyncio.wait_for(self._lock.acquire(), self.args.weight_sync_timeout)
             self._updating = True
-        await asyncio.to_thread(self.group.begin_update)
+        return await asyncio.to_thread(self.group.begin_update)
 
-    async def receive(self, bucket: BucketMeta) -> None:
-        """Take part in the broadcast of one bucket."""
-        await asyncio.to_thread(self.group.receive, bucket)
+    async def receive(self, bucket: BucketMeta, sources: Sequence[Source]) -> None:
+        """Take one bucket."""
+        await asyncio.to_thread(self.group.receive, bucket, sources)
+
+    async def pull(self, url: str) -> None:
+        """Read what differs of the version stored at `url`."""
+        await asyncio.to_thread(self.group.pull, url)
 
     async def end_update(self, version: int) -> None:
         """Adopt the new weights."""

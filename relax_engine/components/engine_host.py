@@ -41,6 +41,7 @@ class EngineGroup:
             "random_seed": flat.rollout_seed,
             "timeout_s": flat.rollout_engine_init_timeout,
             "extra_args": flat.sglang_args,
+            "weight_store": flat.weight_sync_url if flat.weight_sync_transport == "object_store" else None,
         }
         self._hosts: list[Any] = [
             ray.remote(EngineHost).options(**slot.actor_options(), max_concurrency=2).remote(options) for slot in slots

@@ -19,7 +19,7 @@ from relax_engine.stream.columns import Column, ColumnBatch
 from relax_engine.weight_sync.messages import GroupAddress
 
 if TYPE_CHECKING:
-    from relax_engine.weight_sync.messages import BucketMeta, Receiver, SyncReport
+    from relax_engine.weight_sync.messages import BucketMeta, Receiver, Source, SyncReport
 
 
 class TrainGroupError(RelaxError):
@@ -146,13 +146,19 @@ class TrainGroup:
         """Leave a weight-update group."""
         self._call("leave", name)
 
-    def begin_update(self) -> None:
-        """Open a weight update on every rank."""
-        self._call("begin_update")
+    def begin_update(self) -> str:
+        """Open a weight update on every rank; returns the digest of the weights that all of them have."""
+        bases: set[str] = set(self._call("begin_update"))
+        return bases.pop() if len(bases) == 1 else ""
 
-    def receive(self, bucket: BucketMeta) -> None:
-        """Take part in the broadcast of one bucket."""
-        self._call("receive", bucket)
+    def receive(self, bucket: BucketMeta, sources: Sequence[Source]) -> None:
+        """Take one bucket on every rank; `sources` has one entry, or one for each rank."""
+        each = sources if len(sources) == len(self._ranks) else [sources[0]] * len(self._ranks)
+        self._wait([rank.receive.remote(bucket, source) for rank, source in zip(self._ranks, each, strict=True)])
+
+    def pull(self, url: str) -> None:
+        """Read what differs of the version stored at `url`, on every rank."""
+        self._call("pull", url)
 
     def end_update(self) -> None:
         """Close the weight update on every rank."""

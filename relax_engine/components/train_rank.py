@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
-import threading
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,11 +24,11 @@ from relax_engine.weight_sync.messages import GroupAddress
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.distributed import ProcessGroup
 
     from relax_engine.algorithms.objective import LossFn
     from relax_engine.backends.megatron.backend import MegatronBackend
-    from relax_engine.weight_sync.messages import BucketMeta, SyncReport
+    from relax_engine.weight_sync.inbox import WeightInbox
+    from relax_engine.weight_sync.messages import BucketMeta, Source, SyncReport
     from relax_engine.weight_sync.sender import WeightSender
 
 
@@ -46,8 +44,6 @@ class TrainRank:
         self.trainable = trainable
         self.value_head = value_head
         self._backend: MegatronBackend | None = None
-        self._sender: WeightSender | None = None
-        self._inbox = _WeightInbox()
 
     def address(self) -> str:
         """`host:port` where the ranks of this group can meet (asked of rank 0)."""
@@ -165,15 +161,6 @@ class TrainRank:
                 for _ in backend.named_hf_tensors():
                     pass
             return None
-        if self._sender is None:
-            from relax_engine.weight_sync.sender import WeightSender
-
-            flat = self.config.flat
-            self._sender = WeightSender(
-                host=ray.util.get_node_ip_address(),
-                bucket_bytes=flat.update_weight_buffer_size,
-                timeout_s=flat.weight_sync_timeout,
-            )
 
         def gather() -> Iterator[tuple[str, Tensor]]:
             self._announce(True)
@@ -183,6 +170,12 @@ class TrainRank:
             return asyncio.run(self._sender.push(gather, receivers, version))
         finally:
             self._announce(False)
+
+    @cached_property
+    def _sender(self) -> WeightSender:
+        from relax_engine.weight_sync.settings import make_sender
+
+        return make_sender(self.config, ray.util.get_node_ip_address())
 
     def _announce(self, gather: bool | None) -> bool:
         """Rank 0 says whether a gather follows, the others (None) wait to hear it."""
@@ -194,103 +187,43 @@ class TrainRank:
         dist.broadcast_object_list(message, src=0)
         return bool(message[0])
 
+    @cached_property
+    def _inbox(self) -> WeightInbox:
+        from relax_engine.weight_sync.inbox import WeightInbox
+
+        backend = self.backend
+        return WeightInbox(
+            backend.load_hf_tensors, backend.named_hf_tensors, timeout_s=self.config.flat.weight_sync_timeout
+        )
+
     def join(self, address: GroupAddress, rank: int) -> None:
         """Enter a weight-update group."""
-        self._inbox.join(address, rank, self.config.flat.weight_sync_timeout)
+        self._inbox.join(address, rank)
 
     def leave(self, name: str) -> None:
         """Leave the weight-update group `name`."""
         self._inbox.leave(name)
 
-    def begin_update(self) -> None:
-        """Open a weight update: buckets received from now on replace the weights."""
-        self._inbox.begin(self.backend.load_hf_tensors)
+    def begin_update(self) -> str:
+        """Open a weight update; returns the digest of the weights that this rank has."""
+        return self._inbox.begin()
 
-    def receive(self, bucket: BucketMeta) -> None:
-        """Take part in the broadcast of one bucket."""
-        self._inbox.receive(bucket)
+    def receive(self, bucket: BucketMeta, source: Source) -> None:
+        """Take one bucket."""
+        self._inbox.receive(bucket, source)
+
+    def pull(self, url: str) -> None:
+        """Read what differs of the version stored at `url`."""
+        self._inbox.pull(url)
 
     def end_update(self) -> None:
-        """Close the weight update: every tensor must have arrived."""
+        """Close the weight update: every tensor must have arrived, or been there."""
         self._inbox.end()
 
     def close(self) -> None:
         """Leave all process groups."""
         if self._backend is not None:
             self._backend.close()
-
-
-class _WeightInbox:
-    """Receives buckets and feeds them to a consumer that sees one continuous stream of tensors."""
-
-    def __init__(self) -> None:
-        self._groups: dict[str, ProcessGroup] = {}
-        self._current = ""
-        self._tensors: queue.Queue[tuple[str, Tensor] | None] = queue.Queue()
-        self._loader: threading.Thread | None = None
-        self._error: BaseException | None = None
-
-    def join(self, address: GroupAddress, rank: int, timeout_s: float) -> None:
-        from relax_engine.weight_sync.group import join_group
-
-        self._groups[address.name] = join_group(address, rank, timeout_s=timeout_s)
-        self._current = address.name
-
-    def leave(self, name: str) -> None:
-        from relax_engine.weight_sync.group import leave_group
-
-        group = self._groups.pop(name, None)
-        if group is not None:
-            leave_group(group)
-
-    def begin(self, consume: Any) -> None:
-        self._finish()
-        self._error = None
-        self._tensors = queue.Queue()
-
-        def load() -> None:
-            try:
-                consume(_until_none(self._tensors))
-            except BaseException as error:  # noqa: BLE001 - raised again in end()
-                self._error = error
-
-        self._loader = threading.Thread(target=load, name="weight-inbox", daemon=True)
-        self._loader.start()
-
-    def receive(self, bucket: BucketMeta) -> None:
-        import torch
-        import torch.distributed as dist
-
-        from relax_engine.weight_sync.buckets import unflatten
-        from relax_engine.weight_sync.checksum import tensor_checksum
-
-        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
-        flat = torch.empty(bucket.nbytes, dtype=torch.uint8, device=device)
-        dist.broadcast(flat, 0, self._groups[self._current])
-        actual = tensor_checksum([flat])
-        if actual != bucket.checksum:
-            raise ValueError(
-                f"bucket of {bucket.nbytes} bytes starting at {bucket.tensors[0].name!r} arrived with checksum "
-                f"{actual}, sent with {bucket.checksum}"
-            )
-        for named in unflatten(bucket, flat):
-            self._tensors.put(named)
-
-    def end(self) -> None:
-        self._finish()
-        if self._error is not None:
-            raise self._error
-
-    def _finish(self) -> None:
-        if self._loader is not None:
-            self._tensors.put(None)
-            self._loader.join()
-            self._loader = None
-
-
-def _until_none(tensors: queue.Queue[tuple[str, Tensor] | None]) -> Iterator[tuple[str, Tensor]]:
-    while (item := tensors.get()) is not None:
-        yield item
 
 
 def use_deterministic_kernels() -> None:

@@ -29,6 +29,7 @@ _SUBJECTS = (
     "checkpoint",
     "data",
     "debug",
+    "weight_sync",
     "accepted",
 )
 _ORDER = {"error": 0, "warning": 1, "note": 2}

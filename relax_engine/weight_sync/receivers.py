@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.types import EngineRefusedError
-from relax_engine.weight_sync.messages import BucketMeta, GroupAddress
+from relax_engine.weight_sync.messages import BucketMeta, GroupAddress, SharedTensors, Source
+
+_IDLE_S = 1.0
 
 
 @dataclass(slots=True)
@@ -22,39 +25,59 @@ class EngineReceiver:
     url: str
     timeout_s: float
     resume_memory: bool = False
+    processes: int = 1
+    _client: EngineClient | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
         """The engine's URL."""
         return self.url
 
+    @property
+    def client(self) -> EngineClient:
+        """The client of this engine; it belongs to the event loop that uses it first, until `close`."""
+        if self._client is None:
+            self._client = EngineClient(self.url, timeout_s=self.timeout_s, idle_s=_IDLE_S)
+        return self._client
+
     def answered(self, error: BaseException) -> bool:
         return isinstance(error, EngineRefusedError)
 
     async def join(self, address: GroupAddress, rank: int) -> None:
-        async with EngineClient(self.url, timeout_s=self.timeout_s) as client:
-            await client.init_weights_group(address, rank)
+        await self.client.init_weights_group(address, rank)
 
     async def leave(self, address: GroupAddress) -> None:
-        async with EngineClient(self.url, timeout_s=self.timeout_s) as client:
-            await client.destroy_weights_group(address.name)
+        await self.client.destroy_weights_group(address.name)
 
-    async def begin(self) -> None:
-        async with EngineClient(self.url, timeout_s=self.timeout_s) as client:
-            if self.resume_memory:
-                await client.resume_memory()
-            await client.pause("retract")
-            await client.begin_weight_update()
+    async def begin(self) -> str:
+        if self.resume_memory:
+            await self.client.resume_memory()
+        await self.client.pause("retract")
+        return await self.client.begin_weight_update()
 
-    async def receive(self, bucket: BucketMeta, address: GroupAddress) -> None:
-        async with EngineClient(self.url, timeout_s=self.timeout_s) as client:
-            await client.update_weights_from_distributed(bucket, address.name)
+    async def receive(self, bucket: BucketMeta, sources: Sequence[Source]) -> None:
+        shared = [source.serialized for source in sources if isinstance(source, SharedTensors)]
+        if shared:
+            await self.client.update_weights_from_tensor(bucket, shared)
+        for source in sources:
+            if isinstance(source, GroupAddress):
+                await self.client.update_weights_from_distributed(bucket, source.name)
+
+    async def pull(self, url: str, version: int) -> None:
+        await self.client.update_weights_from_disk(url.removeprefix("file://"), version=version)
 
     async def commit(self, version: int) -> None:
-        async with EngineClient(self.url, timeout_s=self.timeout_s) as client:
-            await client.end_weight_update(version)
-            await client.flush_cache()
-            await client.resume()
+        await self.client.end_weight_update(version)
+        await self.client.flush_cache()
+        await self.client.resume()
+
+    async def quarantine(self) -> None:
+        await self.client.pause("abort")
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
 
 
 @dataclass(slots=True)
@@ -62,6 +85,7 @@ class RoleReceiver:
     """A forward-only role (reference, actor_fwd), addressed through its Serve application."""
 
     name: str
+    processes: int = 1
     _handle: Any = field(default=None, repr=False)
 
     @property
@@ -84,11 +108,21 @@ class RoleReceiver:
     async def leave(self, address: GroupAddress) -> None:
         await self.handle.leave.remote(address.name)
 
-    async def begin(self) -> None:
-        await self.handle.begin_update.remote()
+    async def begin(self) -> str:
+        base: str = await self.handle.begin_update.remote()
+        return base
 
-    async def receive(self, bucket: BucketMeta, address: GroupAddress) -> None:
-        await self.handle.receive.remote(bucket)
+    async def receive(self, bucket: BucketMeta, sources: Sequence[Source]) -> None:
+        await self.handle.receive.remote(bucket, sources)
+
+    async def pull(self, url: str, version: int) -> None:
+        await self.handle.pull.remote(url)
 
     async def commit(self, version: int) -> None:
         await self.handle.end_update.remote(version)
+
+    async def quarantine(self) -> None:
+        """It waits for the next update: a forward pass needs the lock that this one holds."""
+
+    async def close(self) -> None:
+        """Its handle needs no closing."""

@@ -1,13 +1,14 @@
 """The client of an engine: SGLang's HTTP API, nothing else, whichever server is behind it.
 
 Every call has a deadline. Calls that may run twice without harm are retried, a bounded number of times
-with jitter, when the transport fails; an answer, good or bad, is never retried. Connections are
-not kept alive: servers close idle ones after seconds, and the next request on such a connection is lost.
+with jitter, when the transport fails; an answer, good or bad, is never retried. Connections are not
+kept unless asked for: servers close idle ones after seconds, and the next request on such a connection is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -39,9 +40,11 @@ class EngineClient:
     `EngineDeadlineError` (no answer within `timeout_s` seconds, `deadline_s` where a method takes it).
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 600.0) -> None:
+    def __init__(self, url: str, *, timeout_s: float = 600.0, idle_s: float = 0.0) -> None:
+        """`idle_s` keeps a connection for a next call within so many seconds, less than servers keep theirs."""
         self.url = url.rstrip("/")
         self.timeout_s = timeout_s
+        self.idle_s = idle_s
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -153,9 +156,9 @@ class EngineClient:
         """Let the engine leave an update group."""
         await self._call("/destroy_weights_update_group", {"group_name": name})
 
-    async def begin_weight_update(self) -> None:
-        """Open a weight update."""
-        await self._call("/begin_weight_update", {}, retry=True)
+    async def begin_weight_update(self) -> str:
+        """Open a weight update; returns the digest of the weights that the engine holds, empty where it has none."""
+        return str((await self._call("/begin_weight_update", {}, retry=True)).get("base", ""))
 
     async def update_weights_from_distributed(
         self, bucket: BucketMeta, group_name: str, *, version: int | str | None = None, flush_cache: bool = True
@@ -170,9 +173,22 @@ class EngineClient:
             "load_format": "flattened_bucket",
             "checksum": bucket.checksum,
         }
+        if bucket.encoded_nbytes is not None:
+            body["encoded_nbytes"] = bucket.encoded_nbytes
         if version is not None:
             body["weight_version"] = str(version)
         await self._call("/update_weights_from_distributed", body)
+
+    async def update_weights_from_tensor(
+        self, bucket: BucketMeta, handles: Sequence[bytes], *, flush_cache: bool = True
+    ) -> None:
+        """Let the engine copy tensors out of shared memory; one entry of `handles` for each of its processes."""
+        body: dict[str, Any] = {
+            "serialized_named_tensors": [base64.b64encode(handle).decode() for handle in handles],
+            "flush_cache": flush_cache,
+            "checksum": bucket.checksum,
+        }
+        await self._call("/update_weights_from_tensor", body)
 
     async def end_weight_update(self, version: int | str) -> None:
         """Adopt the received weights as `version`."""
@@ -241,8 +257,9 @@ class EngineClient:
     async def _once(self, endpoint: str, body: Mapping[str, Any] | None) -> Any:
         if self._session is None:
             # The deadline is asyncio.timeout's, over all attempts.
+            keeping = {"keepalive_timeout": self.idle_s} if self.idle_s else {"force_close": True}
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(force_close=True, limit=0), timeout=aiohttp.ClientTimeout(total=None)
+                connector=aiohttp.TCPConnector(limit=0, **keeping), timeout=aiohttp.ClientTimeout(total=None)
             )
         method = "GET" if body is None else "POST"
         async with self._session.request(method, self.url + endpoint, json=body) as response:

@@ -71,6 +71,7 @@ def launch_engine(
     threads: int = 1,
     random_seed: int = 0,
     weight_version: str = "0",
+    weight_store: str | None = None,
     timeout_s: float = 120.0,
     extra_args: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
@@ -89,6 +90,7 @@ def launch_engine(
         threads: CPU threads.
         random_seed: Seed of requests that bring none.
         weight_version: Version of the weights loaded at start.
+        weight_store: URL of a weight store; its newest version, if it has one, is served instead.
         timeout_s: Deadline for the first healthy answer, in seconds.
         extra_args: Further server arguments by name; underscores become dashes, True is a bare flag.
         env: Environment variables added to this process's.
@@ -98,6 +100,9 @@ def launch_engine(
     """
     # The socket is bound here and inherited, so no other process can take the port in between.
     listener = socket.create_server((host, port or 0), backlog=512)
+    # Its connections inherit this. The server cannot tell that the socket it is given is TCP, and would have the end of
+    # each answer wait for the acknowledgement of its beginning.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     url = f"http://{host}:{listener.getsockname()[1]}"
     options: dict[str, Any] = {
         "model-path": os.fspath(model_path),
@@ -110,6 +115,7 @@ def launch_engine(
         "threads": threads,
         "random-seed": random_seed,
         "weight-version": weight_version,
+        "weight-store": weight_store,
         "parent-pid": os.getpid(),
     }
     options.update({name.replace("_", "-"): value for name, value in (extra_args or {}).items()})

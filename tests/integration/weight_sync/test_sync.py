@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +13,21 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from relax_engine.backends.engines.client import EngineClient
-from relax_engine.backends.engines.launch import EngineProcess
-from relax_engine.weight_sync.messages import BucketMeta, GroupAddress, Receiver
+from relax_engine.backends.engines.launch import EngineProcess, launch_engine
+from relax_engine.weight_sync.buckets import Bucket
+from relax_engine.weight_sync.calls import Deadline
+from relax_engine.weight_sync.checksum import tensor_checksum
+from relax_engine.weight_sync.messages import BucketMeta, GroupAddress, Receiver, Source, WeightSyncError
 from relax_engine.weight_sync.receivers import EngineReceiver
-from relax_engine.weight_sync.sender import WeightSender, WeightSyncError
+from relax_engine.weight_sync.sender import WeightSender
+from relax_engine.weight_sync.store import WeightStore
+from relax_engine.weight_sync.transports.base import Transport
+from relax_engine.weight_sync.transports.broadcast import Broadcast
+from relax_engine.weight_sync.transports.object_store import ObjectStore
+from relax_engine.weight_sync.transports.shared_memory import SharedMemory
 
 BUCKET = 1 << 20
+TRANSPORTS = ["broadcast", "shared_memory", "object_store"]
 TIMEOUT = 20.0
 PROMPT = list(b"reverse abc")
 
@@ -42,32 +52,139 @@ def pair(launch: Callable[[int], list[EngineProcess]]) -> list[EngineProcess]:
     return launch(2)
 
 
+def transport(name: str, store: Path) -> Transport:
+    if name == "shared_memory":
+        return SharedMemory()
+    return ObjectStore(WeightStore(str(store))) if name == "object_store" else Broadcast("127.0.0.1")
+
+
 @pytest.fixture
-async def sender(pair: list[EngineProcess], old_model: Path) -> AsyncIterator[WeightSender]:
-    """A sender to engines that hold the old weights as version 0; the group is left at the end."""
+async def make_sender(
+    pair: list[EngineProcess], old_model: Path, tmp_path: Path
+) -> AsyncIterator[Callable[..., WeightSender]]:
+    """Senders to engines that hold the old weights as version 0; all groups are left at the end."""
     for engine in pair:
         async with EngineClient(engine.url, timeout_s=TIMEOUT) as client:
             await client.update_weights_from_disk(str(old_model), version=0)
-    sender = WeightSender(host="127.0.0.1", bucket_bytes=BUCKET, timeout_s=TIMEOUT)
-    yield sender
-    await sender.close(receivers(pair))
+    made: list[WeightSender] = []
+
+    def make(name: str = "broadcast", **options: Any) -> WeightSender:
+        sender = WeightSender(transport(name, tmp_path / "store"), bucket_bytes=BUCKET, timeout_s=TIMEOUT, **options)
+        made.append(sender)
+        return sender
+
+    yield make
+    for sender in made:
+        await sender.close(receivers(pair))
 
 
+@pytest.fixture
+def sender(make_sender: Callable[..., WeightSender]) -> WeightSender:
+    return make_sender()
+
+
+@pytest.mark.parametrize("name", TRANSPORTS)
 async def test_all_engines_commit_the_same_weights(
-    sender: WeightSender, pair: list[EngineProcess], new_model: Path
+    name: str, make_sender: Callable[..., WeightSender], pair: list[EngineProcess], new_model: Path
 ) -> None:
     before = [await state(engine) for engine in pair]
-    report = await sender.push(tensors_of(new_model), receivers(pair), 7)
+    report = await make_sender(name).push(tensors_of(new_model), receivers(pair), 7)
     after = [await state(engine) for engine in pair]
     assert report.committed == [engine.url for engine in pair]
     assert report.quarantined == {}
-    assert after[0] == after[1]
-    assert after[0][0] == "7"
+    assert after[0] == after[1] == ("7", tensor_checksum(tensor for _, tensor in tensors_of(new_model)()))
     assert before[0][1] == before[1][1] != after[0][1]
     total = sum(tensor.nbytes for _, tensor in tensors_of(new_model)())
     assert (report.version, report.nbytes) == (7, total)
     assert math.ceil(total / BUCKET) <= report.buckets <= math.ceil(total / BUCKET) + 1
-    assert report.gigabytes_per_second > 0
+    assert BUCKET < report.staging_nbytes <= 2 * BUCKET
+    assert report.metrics()["weight_sync/gigabytes_per_second"] > 0
+
+
+@pytest.mark.parametrize("name", TRANSPORTS)
+async def test_only_what_changed_is_sent_to_engines_that_hold_the_rest(
+    name: str, make_sender: Callable[..., WeightSender], pair: list[EngineProcess], new_model: Path, old_model: Path
+) -> None:
+    """And everything as soon as one of them holds anything else, which its version does not tell."""
+    named = [*tensors_of(new_model)()]
+    total = sum(tensor.nbytes for _, tensor in named)
+    changed = [(key, tensor + 1 if key == "model.norm.weight" else tensor) for key, tensor in named]
+    norm = dict(named)["model.norm.weight"].nbytes
+    sender = make_sender(name, delta=True)
+    sent = [
+        await sender.push(lambda content=content: iter(content), receivers(pair), version)
+        for version, content in enumerate((named, named, changed), start=1)
+    ]
+    assert [(report.nbytes, report.skipped_nbytes) for report in sent] == [(total, 0), (0, total), (norm, total - norm)]
+    expected = tensor_checksum(tensor for _, tensor in changed)
+    assert [await state(engine) for engine in pair] == [("3", expected)] * 2
+    async with EngineClient(pair[1].url, timeout_s=TIMEOUT) as client:
+        await client.update_weights_from_disk(str(old_model), version=3)
+    report = await sender.push(lambda: iter(changed), receivers(pair), 4)
+    # A stored version names every tensor's file, so that nothing has to be written for the engine that lags.
+    assert report.nbytes == (0 if name == "object_store" else total)
+    assert [await state(engine) for engine in pair] == [("4", expected)] * 2
+
+
+async def test_an_engine_that_comes_late_starts_with_the_newest_stored_version(
+    make_sender: Callable[..., WeightSender],
+    pair: list[EngineProcess],
+    old_model: Path,
+    new_model: Path,
+    tmp_path: Path,
+) -> None:
+    """And the trainer finds that it has nothing to send to it."""
+    named = [*tensors_of(new_model)()]
+    sender = make_sender("object_store", delta=True)
+    await sender.push(lambda: iter(named), receivers(pair), 3)
+    with launch_engine(old_model, max_total_tokens=8000, weight_store=str(tmp_path / "store")) as late:
+        assert await state(late) == ("3", tensor_checksum(tensor for _, tensor in named))
+        report = await sender.push(lambda: iter(named), receivers([*pair, late]), 4)
+        assert report.committed == [engine.url for engine in [*pair, late]]
+        assert report.nbytes == 0
+        assert (await state(late))[0] == "4"
+
+
+async def test_compressed_buckets_arrive_whole(
+    make_sender: Callable[..., WeightSender], pair: list[EngineProcess], new_model: Path
+) -> None:
+    named = [(key, tensor.bfloat16()) for key, tensor in tensors_of(new_model)()]
+    report = await make_sender(compress=True).push(lambda: iter(named), receivers(pair), 5)
+    assert report.payload_nbytes < 0.8 * report.nbytes
+    expected = tensor_checksum(tensor.float() for _, tensor in named)
+    assert [await state(engine) for engine in pair] == [("5", expected)] * 2
+
+
+async def test_a_second_push_is_refused_while_one_is_under_way(
+    sender: WeightSender, pair: list[EngineProcess], new_model: Path
+) -> None:
+    first = asyncio.create_task(sender.push(tensors_of(new_model), receivers(pair), 1))
+    await asyncio.sleep(0)
+    with pytest.raises(WeightSyncError, match="version 2 was asked for while that to 1 is under way"):
+        await sender.push(tensors_of(new_model), receivers(pair), 2)
+    assert (await first).version == 1
+    assert (await sender.push(tensors_of(new_model), receivers(pair), 3)).version == 3
+
+
+async def test_requests_are_as_many_as_buckets_and_a_constant(
+    sender: WeightSender, pair: list[EngineProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """verl#3766: not one for each tensor."""
+    calls: list[str] = []
+    once = EngineClient._once
+
+    async def counted(self: EngineClient, endpoint: str, body: Any) -> Any:
+        calls.append(endpoint)
+        return await once(self, endpoint, body)
+
+    monkeypatch.setattr(EngineClient, "_once", counted)
+    async with EngineClient(pair[0].url, timeout_s=TIMEOUT) as client:
+        base = await client.model_info()
+    assert base["weight_version"] == "0"
+    calls.clear()
+    report = await sender.push(tensors_of(Path(base["model_path"])), receivers(pair[:1]), 1)
+    # join, pause, begin, a bucket each, end, flush, continue
+    assert len(calls) == report.buckets + 6
 
 
 async def test_engines_compute_what_hugging_face_computes_with_the_new_weights(
@@ -111,21 +228,21 @@ async def test_the_group_is_used_again_and_five_syncs_of_the_same_weights_change
 
 
 async def test_a_bucket_that_arrives_damaged_is_refused_by_everyone(
-    pair: list[EngineProcess], sender: WeightSender, old_model: Path, new_model: Path
+    pair: list[EngineProcess], sender: WeightSender, new_model: Path
 ) -> None:
-    class Damaging(WeightSender):
+    class Damaging(Broadcast):
         """Flips one bit of the second bucket on its way."""
 
         sent = 0
 
-        async def _transfer(self, receivers: Sequence[Receiver], meta: BucketMeta, flat: Tensor) -> None:
+        async def send(self, receivers: Sequence[Receiver], bucket: Bucket, deadline: Deadline) -> None:
             self.sent += 1
             if self.sent == 2:
-                flat[flat.numel() // 2] ^= 4
-            await super()._transfer(receivers, meta, flat)
+                bucket.data[bucket.data.numel() // 2] ^= 4
+            await super().send(receivers, bucket, deadline)
 
     before = [await state(engine) for engine in pair]
-    damaging = Damaging(host="127.0.0.1", bucket_bytes=BUCKET, timeout_s=TIMEOUT)
+    damaging = WeightSender(Damaging("127.0.0.1"), bucket_bytes=BUCKET, timeout_s=TIMEOUT)
     with pytest.raises(WeightSyncError, match=r"version 3 failed on every receiver: .*checksum of the bucket"):
         await damaging.push(tensors_of(new_model), receivers(pair), 3)
     assert [await state(engine) for engine in pair] == before
@@ -141,8 +258,8 @@ async def test_an_engine_that_gets_a_damaged_bucket_does_not_take_the_others_dow
     class Deaf(EngineReceiver):
         """Receives other bytes than were sent, as far as its checksum can tell."""
 
-        async def receive(self, bucket: BucketMeta, address: GroupAddress) -> None:
-            await EngineReceiver.receive(self, BucketMeta(bucket.tensors, "0" * 16), address)
+        async def receive(self, bucket: BucketMeta, sources: Sequence[Source]) -> None:
+            await EngineReceiver.receive(self, BucketMeta(bucket.tensors, "xxh3:" + "0" * 16), sources)
 
     good, bad = pair
     before = await state(bad)

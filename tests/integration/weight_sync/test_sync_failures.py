@@ -12,9 +12,10 @@ from torch import Tensor
 
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.launch import EngineProcess
-from relax_engine.weight_sync.messages import GroupAddress
+from relax_engine.weight_sync.messages import GroupAddress, WeightSyncError
 from relax_engine.weight_sync.receivers import EngineReceiver
-from relax_engine.weight_sync.sender import WeightSender, WeightSyncError
+from relax_engine.weight_sync.sender import WeightSender
+from relax_engine.weight_sync.transports.broadcast import Broadcast
 
 TIMEOUT = 8.0
 
@@ -42,7 +43,7 @@ def named(new_model: Path) -> list[tuple[str, Tensor]]:
 
 @pytest.fixture
 async def sender(survivor: EngineProcess) -> AsyncIterator[WeightSender]:
-    sender = WeightSender(host="127.0.0.1", bucket_bytes=1 << 20, timeout_s=TIMEOUT)
+    sender = WeightSender(Broadcast("127.0.0.1"), bucket_bytes=1 << 20, timeout_s=TIMEOUT)
     yield sender
     await sender.close(receivers(survivor))
 
@@ -115,7 +116,8 @@ async def test_an_engine_that_fails_to_join_is_the_one_that_is_blamed(
         def name(self) -> str:
             return "reluctant"
 
-        async def begin(self) -> None: ...
+        async def begin(self) -> str:
+            return ""
 
         async def join(self, address: GroupAddress, rank: int) -> None:
             raise RuntimeError("no sockets left")
@@ -131,7 +133,7 @@ async def test_an_engine_that_fails_to_join_is_the_one_that_is_blamed(
 async def test_an_engine_that_hangs_is_quarantined_at_the_deadline(
     survivor: EngineProcess, victim: EngineProcess, named: list[tuple[str, Tensor]], sender: WeightSender
 ) -> None:
-    quick = WeightSender(host="127.0.0.1", bucket_bytes=1 << 20, timeout_s=3.0)
+    quick = WeightSender(Broadcast("127.0.0.1"), bucket_bytes=1 << 20, timeout_s=3.0)
     report = await quick.push(lambda: iter(named), receivers(survivor, victim), 5)
     assert len(report.committed) == 2
     os.kill(victim.pid, signal.SIGSTOP)
@@ -159,7 +161,7 @@ async def test_without_any_engine_left_the_sync_fails(
     engines = launch(2)
     for engine in engines:
         kill(engine)
-    sender = WeightSender(host="127.0.0.1", bucket_bytes=1 << 20, timeout_s=TIMEOUT)
+    sender = WeightSender(Broadcast("127.0.0.1"), bucket_bytes=1 << 20, timeout_s=TIMEOUT)
     started = time.monotonic()
     with pytest.raises(
         WeightSyncError, match=f"version 9 failed on every receiver.*{engines[0].url}.*{engines[1].url}"

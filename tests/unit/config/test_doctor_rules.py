@@ -30,6 +30,20 @@ PPO: dict[str, Any] = {
 CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("one_mode", {**ASYNC, "colocate": True}, "error", "--colocate, --fully-async: these modes exclude each other"),
     ("one_mode", {"colocate": True, "hybrid": True}, "error", "--colocate, --hybrid: these modes exclude each other"),
+    ("object_store_has_a_url", {"weight_sync_transport": "object_store"}, "error", "no place to keep the weights in"),
+    ("object_store_has_a_url", {"weight_sync_url": "s3://a/b"}, "warning", "this transport keeps no files"),
+    (
+        "shared_memory_is_not_compressed",
+        {"weight_sync_transport": "shared_memory", "weight_sync_compression": "zstd"},
+        "error",
+        "cannot be compressed",
+    ),
+    (
+        "backend_is_for_broadcast",
+        {"weight_sync_transport": "shared_memory", "checkpoint_engine_backend": "gloo"},
+        "note",
+        "no process group",
+    ),
     ("roles_have_devices", {**ASYNC, **KL}, "error", "--resource lacks reference"),
     (
         "roles_have_devices",

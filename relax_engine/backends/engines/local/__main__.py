@@ -33,6 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--weight-version", default="0", help="Version of the weights loaded at start.")
     parser.add_argument("--skip-tokenizer-init", action="store_true", help="Token ids only, no text.")
     parser.add_argument("--dist-timeout", type=float, default=60.0, help="Seconds for a weight transfer's steps.")
+    parser.add_argument("--weight-store", help="URL of a weight store whose newest version is served from the start.")
     parser.add_argument("--parent-pid", type=int, help="End when this process is no longer the parent.")
     parser.add_argument("--log-level", default="info", help="debug, info, warning or error.")
     return parser
@@ -66,6 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     from relax_engine.backends.engines.local.engine import EngineOptions, LocalEngine
     from relax_engine.backends.engines.local.errors import EngineError
     from relax_engine.backends.engines.local.server import build_app
+    from relax_engine.backends.engines.local.weight_update import WeightReceiver
 
     device = args.device if args.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     dtype = args.dtype if args.dtype != "auto" else "float32" if device == "cpu" else "bfloat16"
@@ -94,7 +96,15 @@ def main(argv: list[str] | None = None) -> int:
         engine.arch.name, device, dtype, engine.max_total_tokens, time.monotonic() - started,
     )  # fmt: skip
     engine.start()
-    app = build_app(engine, timeout_s=args.dist_timeout)
+    receiver = WeightReceiver(engine, timeout_s=args.dist_timeout)
+    try:
+        if args.weight_store and receiver.join_late(args.weight_store):
+            logger.info("version %s of %s", engine.scheduler.version, args.weight_store)
+    except EngineError as error:
+        sys.stderr.write(f"error: {error}\n")
+        engine.close()
+        return 2
+    app = build_app(engine, receiver)
     address = {"fd": args.fd} if args.fd is not None else {"host": args.host, "port": args.port}
     uvicorn.run(app, log_level="warning", access_log=False, timeout_keep_alive=75, **address)
     engine.close()

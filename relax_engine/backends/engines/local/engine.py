@@ -105,7 +105,7 @@ class LocalEngine:
             version=options.weight_version,
             text=self.text,
         )
-        self.paused = self.weights_released = False
+        self.paused = self.weights_released = self._fuse_first = False
         self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -173,6 +173,8 @@ class LocalEngine:
             except EngineError as error:
                 future.set_exception(error)
         if not self.paused and self.scheduler.busy:
+            if self._fuse_first:
+                self._fuse()
             self.scheduler.advance(lambda: bool(self._commands) or self._closing)
         return True
 
@@ -236,6 +238,7 @@ class LocalEngine:
 
     def _fuse(self) -> None:
         self.scheduler.decoder.weights = fuse(self.arch, self.raw, dtype=self.dtype, device=self.device)
+        self._fuse_first = False
 
     def release(self, tags: set[str]) -> None:
         """Free the cache (`kv_cache`) and the fused weights (`weights`; the parameters stay in host memory).
@@ -257,8 +260,8 @@ class LocalEngine:
         if "kv_cache" in tags and not self.scheduler.cache.allocated:
             self.scheduler.cache.allocate()
         if "weights" in tags and self.weights_released:
-            self._fuse()
-            self.weights_released = False
+            # Fused when the next step needs them: new ones come first where training took the memory.
+            self.weights_released, self._fuse_first = False, True
 
 
 def _dtype(name: str | None) -> torch.dtype:

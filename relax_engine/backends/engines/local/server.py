@@ -8,11 +8,11 @@ the engine for the interpreter.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -26,7 +26,7 @@ from relax_engine.backends.engines.local.fields import Body
 from relax_engine.backends.engines.local.generate_api import GenerateParser, render
 from relax_engine.backends.engines.local.metrics import load_report, prometheus_text
 from relax_engine.backends.engines.local.request import Batch, Request
-from relax_engine.backends.engines.local.weight_update import WeightReceiver
+from relax_engine.backends.engines.local.weight_update import Arriving, WeightReceiver
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +38,9 @@ _MEMORY_TAGS = {"kv_cache", "weights"}
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
 
-def build_app(engine: LocalEngine, *, timeout_s: float) -> Starlette:
-    """The application; `timeout_s` bounds joining a group, receiving a bucket and adopting weights."""
-    server = EngineServer(engine, timeout_s=timeout_s)
+def build_app(engine: LocalEngine, receiver: WeightReceiver) -> Starlette:
+    """The application."""
+    server = EngineServer(engine, receiver)
     table: list[tuple[str, Handler, list[str]]] = [
         ("/generate", server.generate, ["POST", "PUT"]),
         ("/health", server.health, ["GET"]),
@@ -61,6 +61,7 @@ def build_app(engine: LocalEngine, *, timeout_s: float) -> Starlette:
         ("/destroy_weights_update_group", server.destroy_group, ["POST"]),
         ("/begin_weight_update", server.begin_update, ["POST"]),
         ("/update_weights_from_distributed", server.update_from_distributed, ["POST"]),
+        ("/update_weights_from_tensor", server.update_from_tensor, ["POST"]),
         ("/end_weight_update", server.end_update, ["POST"]),
         ("/update_weights_from_disk", server.update_from_disk, ["POST"]),
         ("/weights_checker", server.weights_checker, ["GET", "POST"]),
@@ -90,10 +91,10 @@ def _success(message: str, **extra: Any) -> Response:
 class EngineServer:
     """One handler per endpoint."""
 
-    def __init__(self, engine: LocalEngine, *, timeout_s: float) -> None:
+    def __init__(self, engine: LocalEngine, receiver: WeightReceiver) -> None:
         self.engine = engine
         self.parser = GenerateParser(engine)
-        self.receiver = WeightReceiver(engine, timeout_s=timeout_s)
+        self.receiver = receiver
         self._generating = 0
 
     async def _command(self, command: Callable[[], Any]) -> Any:
@@ -235,6 +236,8 @@ class EngineServer:
         """POST /release_memory_occupation: `tags` among kv_cache, weights (default both)."""
         tags = (await _body(http)).tags("tags", _MEMORY_TAGS)
         await self._command(lambda: self.engine.release(tags))
+        if "weights" in tags:
+            self.receiver.trim()
         return _success(f"released {', '.join(sorted(tags))}")
 
     async def resume_memory(self, http: HttpRequest) -> Response:
@@ -264,22 +267,47 @@ class EngineServer:
 
     async def begin_update(self, _: HttpRequest) -> Response:
         """POST /begin_weight_update."""
-        return _success(await asyncio.to_thread(self.receiver.begin))
+        return _success("weight update open", base=await asyncio.to_thread(self.receiver.begin))
 
     async def update_from_distributed(self, http: HttpRequest) -> Response:
-        """POST /update_weights_from_distributed; `checksum` is this project's addition."""
+        """POST /update_weights_from_distributed; `checksum` and `encoded_nbytes` are this project's additions."""
         body = await _body(http)
         load_format = body.text("load_format", "") or None
         if load_format not in (None, "flattened_bucket"):
             raise BadRequestError(f"load_format must be null or 'flattened_bucket', got {load_format!r}")
         message = await asyncio.to_thread(
             self.receiver.receive,
-            names=body.items("names", str),
-            dtypes=body.items("dtypes", str),
-            shapes=body.items("shapes", list),
-            group_name=body.text("group_name", "weight_update_group"),
+            Arriving(
+                names=body.items("names", str),
+                dtypes=body.items("dtypes", str),
+                shapes=body.items("shapes", list),
+                checksum=body.text("checksum", ""),
+                encoded_nbytes=body.integer("encoded_nbytes", 0) or None,
+            ),
+            body.text("group_name", "weight_update_group"),
             flattened=load_format is not None,
-            checksum=body.text("checksum", "") or None,
+            version=body.version("weight_version"),
+            flush=body.flag("flush_cache", True),
+        )
+        return _success(message)
+
+    async def update_from_tensor(self, http: HttpRequest) -> Response:
+        """POST /update_weights_from_tensor: handles of shared host memory; `checksum` is this project's addition."""
+        body = await _body(http)
+        handles = body.items("serialized_named_tensors", str)
+        if len(handles) != 1 or body.text("load_format", ""):
+            raise BadRequestError(
+                "serialized_named_tensors must have one entry, for this one process, and load_format must be null; "
+                f"got {len(handles)} entries and {body.text('load_format', '')!r}"
+            )
+        try:
+            serialized = base64.b64decode(handles[0], validate=True)
+        except ValueError as error:
+            raise BadRequestError(f"serialized_named_tensors is not base64: {error}") from error
+        message = await asyncio.to_thread(
+            self.receiver.receive_shared,
+            serialized,
+            body.text("checksum", ""),
             version=body.version("weight_version"),
             flush=body.flag("flush_cache", True),
         )
@@ -292,11 +320,11 @@ class EngineServer:
         return _success(message, weight_version=self.engine.scheduler.version)
 
     async def update_from_disk(self, http: HttpRequest) -> Response:
-        """POST /update_weights_from_disk."""
+        """POST /update_weights_from_disk: a model directory, or the URL of a version in a weight store."""
         body = await _body(http)
         message = await asyncio.to_thread(
-            self.receiver.load_from_disk,
-            Path(body.text("model_path")),
+            self.receiver.load,
+            body.text("model_path"),
             version=body.version("weight_version"),
             flush=body.flag("flush_cache", True),
         )

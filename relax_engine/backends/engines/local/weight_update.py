@@ -1,4 +1,4 @@
-"""Receiving weights: update groups, the begin/end transaction, loading from disk.
+"""Receiving weights: update groups, shared memory, the begin/end transaction, loading from disk or object store.
 
 Runs in a worker thread of the server while the engine keeps its own thread; only the final adoption is a
 command to the engine. What does not live here: the sending side (`relax_engine.weight_sync.sender`).
@@ -10,7 +10,8 @@ import datetime
 import enum
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,6 +22,10 @@ from relax_engine.backends.engines.local.arch import load_architecture
 from relax_engine.backends.engines.local.engine import LocalEngine
 from relax_engine.backends.engines.local.errors import ModelError, WeightUpdateError
 from relax_engine.backends.engines.local.weights import check_tensor, expected_shapes, read_weights
+from relax_engine.weight_sync.arrival import DamagedBucketError, HeldWeights, arrival_buffer, take_copy, unpack, verify
+from relax_engine.weight_sync.buckets import unflatten
+from relax_engine.weight_sync.buffers import BufferPool
+from relax_engine.weight_sync.messages import BucketMeta, TensorMeta
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +54,8 @@ class WeightReceiver:
         self._shapes = expected_shapes(engine.arch)
         self._groups: dict[str, ProcessGroup] = {}
         self._staged: dict[str, Tensor] = {}
+        self._held = HeldWeights()
+        self._buffers = BufferPool()
         self._version: str | None = None
         self._flush = False
         self._lock = threading.Lock()
@@ -90,48 +97,40 @@ class WeightReceiver:
         return f"left {group_name!r}"
 
     def begin(self) -> str:
-        """Open a transaction; what an unfinished one had staged is dropped."""
+        """Open a transaction; what an unfinished one had staged is dropped.
+
+        Returns the digest of the weights that are served, empty where their sender's checksums are not known.
+        """
         with self._lock:
-            dropped = len(self._staged)
             if self.state is UpdateState.OPEN:
-                logger.warning("weight update begins again, %d staged tensors of the last attempt dropped", dropped)
+                logger.warning("weight update begins again, %d staged tensors dropped", len(self._staged))
             self._reset(UpdateState.OPEN)
-        return f"weight update open, {dropped} staged tensors of an unfinished one dropped"
+            return self._held.base
 
     def receive(
         self,
-        *,
-        names: Sequence[str],
-        dtypes: Sequence[str],
-        shapes: Sequence[Sequence[int]],
+        bucket: Arriving,
         group_name: str,
+        *,
         flattened: bool,
-        checksum: str | None,
         version: str | None,
         flush: bool,
     ) -> str:
         """Take part in the broadcast of one bucket from rank 0, verify it and stage it.
 
-        `checksum` is `tensor_checksum` of one uint8 tensor with the bucket's bytes in order.
-
         Raises:
             WeightUpdateError: outside begin/end, unknown tensor, broadcast failed, checksum differs. After
                 `begin` each of them fails the transaction.
         """
-        with self._lock:
-            if self.state is not UpdateState.OPEN:
-                raise WeightUpdateError(
-                    f"the weight update is {self.state}: call /begin_weight_update before sending weights"
-                )
-            try:
-                staged = self._receive(names, dtypes, shapes, group_name, flattened, checksum)
-            except WeightUpdateError:
-                self._reset(UpdateState.FAILED)
-                raise
-            self._staged.update(staged)
-            self._flush = self._flush or flush
-            self._version = version if version is not None else self._version
-        return f"staged {len(names)} tensors"
+        return self._stage(lambda: self._receive(bucket, group_name, flattened), version, flush)
+
+    def receive_shared(self, serialized: bytes, checksum: str, *, version: str | None, flush: bool) -> str:
+        """Copy the tensors behind handles of shared memory, verify and stage them.
+
+        Raises:
+            WeightUpdateError: as `receive`.
+        """
+        return self._stage(lambda: self._copy(serialized, checksum), version, flush)
 
     def end(self, version: str | None = None) -> str:
         """Adopt everything staged, and the version, between two steps of the engine.
@@ -146,26 +145,59 @@ class WeightReceiver:
             version = version if version is not None else self._version
             adopted = self.engine.call(lambda: self.engine.adopt_weights(staged, version, flush=flush))
             adopted.result(timeout=self.timeout_s)
+            self._held.adopt()
             self._reset(UpdateState.CLOSED)
         return f"adopted {len(staged)} tensors as version {self.engine.scheduler.version!r}"
 
-    def load_from_disk(self, directory: Path, *, version: str | None, flush: bool) -> str:
-        """Read a model directory of the same architecture and adopt it.
+    def load(self, place: str, *, version: str | None, flush: bool) -> str:
+        """Load a model directory of the same architecture, or a version of a weight store.
+
+        Inside begin/end the tensors are staged, else they are adopted at once. Of a stored version only what differs
+        from the served weights is read.
 
         Raises:
             WeightUpdateError: it cannot be read or its tensors differ; the engine keeps its weights.
         """
+        from relax_engine.weight_sync.store import WeightStoreError, is_stored_version
+
         with self._lock:
             try:
-                arch = load_architecture(directory)
-                if arch.name != self.engine.arch.name:
-                    raise ModelError(f"{directory} is a {arch.name}, the engine serves {self.engine.arch.name}")
-                tensors = read_weights(self.engine.arch, directory, self.engine.dtype)
-            except ModelError as error:
+                tensors, held = self._read_stored(place) if is_stored_version(place) else self._read_model(place)
+            except (ModelError, WeightStoreError) as error:
+                if self.state is UpdateState.OPEN:
+                    self._reset(UpdateState.FAILED)
                 raise WeightUpdateError(str(error)) from error
-            adopted = self.engine.call(lambda: self.engine.adopt_weights(tensors, version, flush=flush))
-            adopted.result(timeout=self.timeout_s)
-        return f"loaded {len(tensors)} tensors from {directory}"
+            if self.state is UpdateState.OPEN:
+                self._staged.update(tensors)
+                self._held.stage(held)
+                self._flush, self._version = self._flush or flush, version
+            else:
+                adopted = self.engine.call(lambda: self.engine.adopt_weights(tensors, version, flush=flush))
+                adopted.result(timeout=self.timeout_s)
+                self._held.replace(held or {})
+        return f"loaded {len(tensors)} tensors from {place}"
+
+    def join_late(self, store: str) -> bool:
+        """Load the newest version of the weight store at `store`; False where it has none yet.
+
+        Raises:
+            WeightUpdateError: it cannot be read, or is of another model.
+        """
+        from relax_engine.weight_sync.store import WeightStoreError, latest_version, read_version
+
+        try:
+            url = latest_version(store)
+            version = None if url is None else str(read_version(url, {})[0].version)
+        except WeightStoreError as error:
+            raise WeightUpdateError(str(error)) from error
+        if url is not None:
+            self.load(url, version=version, flush=True)
+        return url is not None
+
+    def trim(self) -> None:
+        """Give back the memory that was kept for the next transfer."""
+        with self._lock:
+            self._buffers.trim()
 
     def close(self) -> None:
         """Leave all groups."""
@@ -175,68 +207,88 @@ class WeightReceiver:
 
     def _reset(self, state: UpdateState) -> None:
         self.state, self._staged, self._version, self._flush = state, {}, None, False
+        self._held.drop_staged()
 
     def _drop_group(self, name: str) -> None:
         from relax_engine.weight_sync.group import leave_group
 
         leave_group(self._groups.pop(name))
 
-    def _receive(
+    def _stage(
         self,
-        names: Sequence[str],
-        dtypes: Sequence[str],
-        shapes: Sequence[Sequence[int]],
-        group_name: str,
-        flattened: bool,
-        checksum: str | None,
-    ) -> dict[str, Tensor]:
-        from relax_engine.weight_sync.buckets import flatten, unflatten
-        from relax_engine.weight_sync.messages import BucketMeta, TensorMeta
+        receive: Callable[[], tuple[list[tuple[str, Tensor]], dict[str, int] | None]],
+        version: str | None,
+        flush: bool,
+    ) -> str:
+        with self._lock:
+            if self.state is not UpdateState.OPEN:
+                raise WeightUpdateError(
+                    f"the weight update is {self.state}: call /begin_weight_update before sending weights"
+                )
+            try:
+                named, digests = receive()
+            except (ModelError, DamagedBucketError, ValueError) as error:
+                self._reset(UpdateState.FAILED)
+                raise WeightUpdateError(str(error)) from error
+            except WeightUpdateError:
+                self._reset(UpdateState.FAILED)
+                raise
+            self._staged.update({name: tensor for name, tensor in named if self._keeps(name, tensor.shape)})
+            self._held.stage(digests)
+            self._flush = self._flush or flush
+            self._version = version if version is not None else self._version
+        return f"staged {len(named)} tensors"
 
-        if not len(names) == len(dtypes) == len(shapes) or not names:
-            raise WeightUpdateError(
-                "names, dtypes and shapes must have one entry per tensor, got "
-                f"{len(names)}, {len(dtypes)} and {len(shapes)}"
-            )
+    def _keeps(self, name: str, shape: Sequence[int]) -> bool:
+        return check_tensor(self.engine.arch, self._shapes, name, tuple(shape))
+
+    def _receive(
+        self, bucket: Arriving, group_name: str, flattened: bool
+    ) -> tuple[list[tuple[str, Tensor]], dict[str, int] | None]:
         group = self._groups.get(group_name)
         if group is None:
             raise WeightUpdateError(f"group_name {group_name!r} is not joined; joined: {sorted(self._groups)}")
-        try:
-            kept = {
-                name
-                for name, shape in zip(names, shapes, strict=True)
-                if check_tensor(self.engine.arch, self._shapes, name, tuple(shape))
-            }
-            metas = tuple(
-                TensorMeta(name, _dtype_name(dtype), tuple(shape))
-                for name, dtype, shape in zip(names, dtypes, shapes, strict=True)
-            )
-        except ModelError as error:
-            raise WeightUpdateError(str(error)) from error
-        meta = BucketMeta(metas, checksum or "")
-        device = torch.device("cpu") if group.name() == "gloo" else self.engine.device
+        meta = bucket.meta()
+        for tensor in meta.tensors:
+            self._keeps(tensor.name, tensor.shape)
         if flattened:
-            flat = torch.empty(meta.nbytes, dtype=torch.uint8, device=device)
-            self._broadcast([flat], group_name)
-            tensors = unflatten(meta, flat)
-        else:
-            tensors = [(m.name, torch.empty(m.shape, dtype=getattr(torch, m.dtype), device=device)) for m in metas]
-            self._broadcast([tensor for _, tensor in tensors], group_name)
-            flat = flatten(tensors)[1] if checksum is not None else torch.empty(0)
-        if checksum is not None:
-            self._verify(flat, checksum, names)
-        return {name: tensor for name, tensor in tensors if name in kept}
+            payload = arrival_buffer(meta.payload_nbytes, group.name(), self._buffers)
+            self._broadcast([payload], group_name)
+            return unpack(meta, payload) if meta.checksum else (unflatten(meta, payload), None)
+        device = torch.device("cpu") if group.name() == "gloo" else self.engine.device
+        named = [(m.name, torch.empty(m.shape, dtype=getattr(torch, m.dtype), device=device)) for m in meta.tensors]
+        self._broadcast([tensor for _, tensor in named], group_name)
+        return named, verify(meta, named) if meta.checksum else None
 
-    @staticmethod
-    def _verify(flat: Tensor, checksum: str, names: Sequence[str]) -> None:
-        from relax_engine.weight_sync.checksum import tensor_checksum
+    def _copy(self, serialized: bytes, checksum: str) -> tuple[list[tuple[str, Tensor]], dict[str, int] | None]:
+        from relax_engine.weight_sync.shared import open_tensors
 
-        actual = tensor_checksum([flat])
-        if actual != checksum:
-            raise WeightUpdateError(
-                f"checksum of the bucket {names[0]!r}..{names[-1]!r} is {actual}, the sender says {checksum}: "
-                "the update is dropped, the old weights stay"
-            )
+        named = open_tensors(serialized)
+        if not named:
+            raise WeightUpdateError("serialized_named_tensors has no tensors")
+        for name, tensor in named:
+            self._keeps(name, tensor.shape)
+        if not checksum:
+            return [(name, tensor.clone()) for name, tensor in named], None
+        metas = tuple(TensorMeta(name, _dtype_name(str(tensor.dtype)), tuple(tensor.shape)) for name, tensor in named)
+        return take_copy(BucketMeta(metas, checksum), named, self._buffers)
+
+    def _read_model(self, place: str) -> tuple[dict[str, Tensor], dict[str, int] | None]:
+        directory = Path(place)
+        arch = load_architecture(directory)
+        if arch.name != self.engine.arch.name:
+            raise ModelError(f"{directory} is a {arch.name}, the engine serves {self.engine.arch.name}")
+        return read_weights(self.engine.arch, directory, self.engine.dtype), None
+
+    def _read_stored(self, place: str) -> tuple[dict[str, Tensor], dict[str, int] | None]:
+        from relax_engine.weight_sync.store import read_version
+
+        manifest, tensors = read_version(place, self._held.digests)
+        kept = {name: tensor for name, tensor in tensors if self._keeps(name, tensor.shape)}
+        missing = sorted(self._shapes.keys() - manifest.digests.keys())
+        if missing:
+            raise ModelError(f"{place} lacks {len(missing)} tensors of the model, first {missing[0]!r}")
+        return kept, manifest.digests
 
     def _broadcast(self, tensors: Sequence[Tensor], group_name: str) -> None:
         """Receive `tensors` from rank 0 under the deadline; a failure costs the group."""
@@ -250,6 +302,34 @@ class WeightReceiver:
                 f"the broadcast in group {group_name!r} did not complete within {self.timeout_s:g} s: {error}; "
                 "the group is left, join a new one"
             ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Arriving:
+    """The description of a bucket, as a request has it. An empty checksum is not verified."""
+
+    names: Sequence[str]
+    dtypes: Sequence[str]
+    shapes: Sequence[Sequence[int]]
+    checksum: str
+    encoded_nbytes: int | None
+
+    def meta(self) -> BucketMeta:
+        """The description, checked.
+
+        Raises:
+            ModelError: lists of different lengths, or a dtype that weights do not have.
+        """
+        if not len(self.names) == len(self.dtypes) == len(self.shapes) or not self.names:
+            raise ModelError(
+                "names, dtypes and shapes must have one entry per tensor, got "
+                f"{len(self.names)}, {len(self.dtypes)} and {len(self.shapes)}"
+            )
+        tensors = (
+            TensorMeta(name, _dtype_name(dtype), tuple(shape))
+            for name, dtype, shape in zip(self.names, self.dtypes, self.shapes, strict=True)
+        )
+        return BucketMeta(tuple(tensors), self.checksum, self.encoded_nbytes)
 
 
 def _dtype_name(name: str) -> str:

@@ -13,13 +13,13 @@ import torch.distributed as dist
 from engine_models import CONTEXT, Reference
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.distributed import ProcessGroup, TCPStore
+from torch.distributed import ProcessGroup
 
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.launch import EngineProcess, launch_engine
 from relax_engine.backends.engines.types import EngineRefusedError
-from relax_engine.weight_sync.buckets import fill_buckets, flatten
-from relax_engine.weight_sync.group import join_group, leave_group
+from relax_engine.weight_sync.buckets import Packer, Staging
+from relax_engine.weight_sync.group import MeetingPoint, join_group, leave_group
 from relax_engine.weight_sync.messages import BucketMeta, GroupAddress
 
 PROMPT = [5, 17, 33, 8, 61, 70]
@@ -55,12 +55,21 @@ def tensors(directory: Path) -> list[tuple[str, Tensor]]:
     return sorted(load_file(directory / "model.safetensors").items())
 
 
+def buckets(named: list[tuple[str, Tensor]], limit: int = 1 << 30) -> Iterator[tuple[BucketMeta, Tensor]]:
+    staging = Staging(limit, lambda nbytes: torch.empty(nbytes, dtype=torch.uint8))
+    return ((bucket.meta, bucket.data) for bucket in Packer(staging, {}).pack(named))
+
+
+def flatten(named: list[tuple[str, Tensor]]) -> tuple[BucketMeta, Tensor]:
+    return next(buckets(named))
+
+
 @asynccontextmanager
 async def update_group(client: EngineClient, name: str) -> AsyncIterator[tuple[ProcessGroup, GroupAddress]]:
     """The trainer's side of a group with this engine."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    address = GroupAddress("127.0.0.1", store.port, name, 2, "gloo")
-    joining = asyncio.create_task(asyncio.to_thread(join_group, address, 0, timeout_s=20, store=store))
+    meeting = MeetingPoint("127.0.0.1")
+    address = GroupAddress("127.0.0.1", meeting.port, name, 2, "gloo")
+    joining = asyncio.create_task(asyncio.to_thread(join_group, address, 0, timeout_s=20))
     await client.init_weights_group(address, 1)
     group = await joining
     try:
@@ -81,8 +90,8 @@ async def send(
 
 async def push(client: EngineClient, group: ProcessGroup, address: GroupAddress, directory: Path, version: int) -> None:
     await client.begin_weight_update()
-    for bucket in fill_buckets(tensors(directory), 60_000):
-        await send(client, group, address, *flatten(bucket), version)
+    for meta, flat in buckets(tensors(directory), 60_000):
+        await send(client, group, address, meta, flat, version)
     assert (await client.model_info())["weight_version"] != str(version), "the version changes at the end only"
     await client.end_weight_update(version)
 
@@ -211,9 +220,9 @@ async def test_the_protocol_is_enforced(client: EngineClient, model_of: Callable
 
 
 async def test_nobody_waits_for_ever(client: EngineClient, model_of: Callable[..., Path]) -> None:
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    meeting = MeetingPoint("127.0.0.1")
     with pytest.raises(EngineRefusedError, match=r"ranks \[0\] of 2 did not join"):
-        await client.init_weights_group(GroupAddress("127.0.0.1", store.port, "lonely", 2, "gloo"), 1)
+        await client.init_weights_group(GroupAddress("127.0.0.1", meeting.port, "lonely", 2, "gloo"), 1)
     async with update_group(client, "silent") as (_, address):
         await client.begin_weight_update()
         meta, _ = flatten(tensors(model_of("qwen3")))
