@@ -42,8 +42,9 @@ def training_config(
         **DATASET_COLUMNS,
         **_given(overrides),
     }
-    if overrides.fully_async is not None:
-        changes["colocate"] = not overrides.fully_async
+    if overrides.fully_async is not None or overrides.hybrid is not None:
+        apart = {"fully_async": bool(overrides.fully_async), "hybrid": bool(overrides.hybrid)}
+        changes |= {**apart, "colocate": not any(apart.values())}
     base = _read(file)
     if base.flat.save_interval is None:
         changes["save_interval"] = SAVE_INTERVAL

@@ -43,6 +43,7 @@ class TrainingOverrides:
     num_rollout: int | None = None
     lr_warmup_iters: int | None = None
     fully_async: bool | None = None
+    hybrid: bool | None = None
     max_staleness: int | None = None
     resource: dict[str, list[int]] = field(default_factory=dict)
 

@@ -36,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo; returns the exit code of the pipeline."""
     parser = _parser()
     options = parser.parse_args(argv)
-    if options.max_staleness is not None and not options.fully_async:
-        parser.error("--max-staleness needs --fully-async: without it every sample is trained at once")
+    if options.max_staleness is not None and not (options.fully_async or options.hybrid):
+        parser.error("--max-staleness needs --fully-async or --hybrid: otherwise every sample is trained at once")
     build = Path(options.build).resolve()
     started = time.monotonic()
     seconds: dict[str, float] = {}
@@ -61,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make demo ARGS=...", description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--fully-async", action="store_true", help="rollout, training and log-probs all at once")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--fully-async", action="store_true", help="rollout, training and log-probs all at once")
+    mode.add_argument("--hybrid", action="store_true", help="rollout beside an actor that does everything else")
     parser.add_argument("--max-staleness", type=int, help="weight versions a sample may lag (default 2)")
     parser.add_argument("--seed", type=int, default=0, help="of data, model, sampling and order (default 0)")
     parser.add_argument("--num-rollout", type=int, help="RL steps (default: the configuration's)")
@@ -91,9 +93,11 @@ def _command(inputs: dict[str, Path], options: argparse.Namespace) -> list[str]:
     if options.num_rollout is not None:
         overrides["num_rollout"] = options.num_rollout
         overrides["lr_warmup_iters"] = min(10, options.num_rollout // 4)
-    if options.fully_async:
+    if options.fully_async or options.hybrid:
         staleness = ASYNC_STALENESS if options.max_staleness is None else options.max_staleness
-        overrides |= {"fully_async": True, "resource": ASYNC_RESOURCE, "max_staleness": staleness}
+        overrides |= {"max_staleness": staleness, "hybrid" if options.hybrid else "fully_async": True}
+    if options.fully_async:
+        overrides["resource"] = ASYNC_RESOURCE
     pyflyte = Path(sys.executable).parent / "pyflyte"
     return [
         *(str(pyflyte), "run", "workflows/post_training.py", "post_training"),

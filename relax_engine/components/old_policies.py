@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,12 +12,15 @@ from relax_engine.stream.columns import Column, ColumnBatch
 if TYPE_CHECKING:
     from relax_engine.components.train_group import TrainGroup
 
+logger = logging.getLogger(__name__)
+
 
 class OldPolicies:
     """Copies of the published weights of a group, one a version, for as long as a sample may be made with them.
 
     With weights of version `v` published, samples of `v - bound` and later may still come, so older
-    copies are given up.
+    copies are given up. A process that was started again has none of the versions before; their
+    samples get the oldest copy there is, or the present weights.
     """
 
     def __init__(self, group: TrainGroup, *, bound: int) -> None:
@@ -27,7 +31,8 @@ class OldPolicies:
     def published(self, version: int) -> None:
         """Keep the group's present weights as `version`."""
         self._group.snapshot(_tag(version))
-        self._kept.append(version)
+        if version not in self._kept:
+            self._kept.append(version)
         while self._kept[0] < version - self._bound:
             self._group.discard_snapshot(_tag(self._kept.pop(0)))
 
@@ -36,22 +41,29 @@ class OldPolicies:
 
         Args:
             batch: columns `tokens`, `response_lengths` and `first_version`.
-
-        Raises:
-            KeyError: no copy of a row's version.
         """
         first = batch["first_version"].values
         rows: list[np.ndarray] = [np.empty(0, np.float32)] * batch.num_rows
         for version in np.unique(first[first >= 0]).tolist():
-            if version not in self._kept:
-                raise KeyError(f"no copy of weight version {version}, which sampled rows; there are {self._kept}")
             index = np.flatnonzero(first == version)
             column = self._group.forward_log_probs(
-                batch.select(index), temperature=temperature, max_tokens=max_tokens, weights=_tag(version)
+                batch.select(index), temperature=temperature, max_tokens=max_tokens, weights=self._copy(version)
             )
             for position, row in enumerate(index):
                 rows[row] = column.row(position)
         return Column.ragged(rows, np.float32)
+
+    def _copy(self, version: int) -> str | None:
+        """The snapshot to use for samples of `version`."""
+        if version in self._kept:
+            return _tag(version)
+        nearest = next((kept for kept in self._kept if kept > version), None)
+        logger.warning(
+            "the weights of version %d were lost in a restart; its samples' old log-probs are those of %s",
+            version,
+            "the present weights" if nearest is None else f"version {nearest}",
+        )
+        return None if nearest is None else _tag(nearest)
 
 
 def _tag(version: int) -> str:

@@ -22,7 +22,6 @@ _SUBJECTS = (
     "rollout",
     "algorithm",
     "corrections",
-    "distillation",
     "optimizer",
     "critic",
     "reward",

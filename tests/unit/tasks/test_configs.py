@@ -36,6 +36,17 @@ def test_overrides_replace_only_what_they_give() -> None:
     assert flat.lr == rl(TrainingOverrides()).lr
 
 
+def test_an_override_replaces_the_mode_of_the_file(tmp_path: Path) -> None:
+    path: Any = tmp_path / "run.yaml"
+    path.write_text("hybrid: true\nmax_staleness: 1\n")
+    for overrides, mode in (
+        (TrainingOverrides(), "hybrid"),
+        (TrainingOverrides(fully_async=True), "fully_async"),
+        (TrainingOverrides(hybrid=False), "colocate"),
+    ):
+        assert training_config(path, overrides, **PLACES, checkpoint=Path("/c"), work=tmp_path, seed=0).mode == mode
+
+
 def test_a_run_always_saves(tmp_path: Path) -> None:
     path: Any = tmp_path / "run.yaml"
     path.write_text("num_rollout: 9\n")

@@ -83,6 +83,30 @@ def test_weights_alone_restore_the_model_and_nothing_else(checkpoint: Path, tmp_
     frozen.close()
 
 
+def test_a_snapshot_is_saved_without_optimizer_and_read_by_a_model_that_does_not_train(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    backend = single(make_settings(checkpoint))
+    step(backend, BATCH)
+    kept = clone(backend.named_hf_tensors())
+    backend.snapshots.keep("reference")
+    step(backend, BATCH)
+    with backend.snapshots.using("reference"):
+        backend.save(tmp_path / "reference", extra={}, optimizer=False)
+    present = clone(backend.named_hf_tensors())
+    assert not all(torch.equal(present[name], tensor) for name, tensor in kept.items())
+    backend.snapshots.discard("reference")
+    with pytest.raises(KeyError), backend.snapshots.using("reference"):
+        pass
+    backend.close()
+
+    reader = single(make_settings(checkpoint), load=False, trainable=False)
+    reader.load(tmp_path / "reference", optimizer=False)
+    loaded = dict(reader.named_hf_tensors())
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in kept.items())
+    reader.close()
+
+
 def test_files_are_torch_dcp_with_megatron_keys_and_safe_to_unpickle(checkpoint: Path, tmp_path: Path) -> None:
     backend = single(make_settings(checkpoint))
     step(backend, BATCH)
