@@ -4,7 +4,7 @@ What lives here: one file per algorithm and the functions they share. What does 
 processes, configuration parsing. Importing this package does not import torch.
 """
 
-from relax_engine.algorithms.batch import training_columns
+from relax_engine.algorithms.batch import needed_columns, training_columns
 from relax_engine.algorithms.constraints import Violation, violations
 from relax_engine.algorithms.corrections import importance_weights
 from relax_engine.algorithms.kl import kl_penalty
@@ -40,6 +40,7 @@ __all__ = [
     "make_sft_loss",
     "make_value_loss",
     "names",
+    "needed_columns",
     "normalize_rewards",
     "policy_loss",
     "reduce",

@@ -14,6 +14,7 @@ import numpy as np
 
 from relax_engine.algorithms.advantages import whiten
 from relax_engine.algorithms.corrections.weights import batch_mean_weight, importance_correction
+from relax_engine.algorithms.distillation import DistillationSettings, distilled_advantages
 from relax_engine.algorithms.kl import kl_penalty
 from relax_engine.algorithms.reduction import BatchTotals, loss_weights, reducer_scale, row_ids
 from relax_engine.algorithms.settings import AlgorithmSettings
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 
 
 def needed_columns(
-    spec: AlgorithmSpec, settings: AlgorithmSettings, *, true_on_policy: bool = False
+    spec: AlgorithmSpec,
+    settings: AlgorithmSettings,
+    *,
+    true_on_policy: bool = False,
+    distillation: DistillationSettings | None = None,
 ) -> tuple[str, ...]:
     """Columns that `training_columns` needs: those of the algorithm, of its batch stage, of a KL in the reward."""
     needed = ["rewards", "loss_masks", *spec.advantage_columns]
@@ -32,6 +37,8 @@ def needed_columns(
         needed += ["log_probs", "rollout_log_probs"]
     if settings.kl_in_reward:
         needed += ["ref_log_probs", settings.old_column(true_on_policy=true_on_policy)]
+    if distillation is not None and _distils_sampled(distillation):
+        needed += ["teacher_log_probs", settings.old_column(true_on_policy=true_on_policy)]
     return tuple(dict.fromkeys(needed))
 
 
@@ -53,6 +60,7 @@ def training_columns(
     *,
     true_on_policy: bool = False,
     totals: BatchTotals | None = None,
+    distillation: DistillationSettings | None = None,
 ) -> dict[str, Tensor]:
     """Per-token columns that the policy loss needs, for the rows of one optimizer step.
 
@@ -67,6 +75,7 @@ def training_columns(
             (optional), and what `needed_columns` names.
         offsets: int64 `[rows + 1]`, response boundaries.
         true_on_policy: The weights are still those that sampled the batch (see `make_policy_loss`).
+        distillation: Flags of a teacher whose divergence is taken off the advantages, before they are whitened.
         totals: Size of the global batch when the rows are only a part of it, or `UNKNOWN_TOTALS`.
             Where `needs_whole_batch`, the rows must be all of the batch whatever is given here.
 
@@ -77,7 +86,7 @@ def training_columns(
         KeyError: a needed column is missing.
         ValueError: lengths do not match.
     """
-    needed = set(needed_columns(spec, settings, true_on_policy=true_on_policy))
+    needed = set(needed_columns(spec, settings, true_on_policy=true_on_policy, distillation=distillation))
     missing = sorted(needed - columns.keys())
     if missing:
         raise KeyError(f"{spec.name} needs the columns {missing}; there are {sorted(columns)}")
@@ -100,6 +109,10 @@ def training_columns(
         penalty = (settings.kl_coef * estimate).masked_fill(~mask, 0.0)
     inputs = AdvantageInputs(rewards.masked_fill(excluded, 0.0), mask, bounds, penalty, tensors)
     result = dict(spec.advantage(inputs, settings))
+    if distillation is not None and _distils_sampled(distillation):
+        student = tensors[settings.old_column(true_on_policy=true_on_policy)]
+        teacher = tensors["teacher_log_probs"]
+        result["advantages"] = distilled_advantages(result["advantages"], student, teacher, mask, distillation)
     if settings.normalize_advantages:
         result["advantages"] = whiten(result["advantages"], mask)
     if spec.batch_stage is not None:
@@ -168,6 +181,11 @@ def _excluded(tensors: Mapping[str, Tensor]) -> Tensor:
     """Rows whose reward failed, bool `[rows]`."""
     failed = [~tensors[name].isfinite() for name in ("rewards", "raw_reward") if name in tensors]
     return failed[0] if len(failed) == 1 else failed[0] | failed[1]
+
+
+def _distils_sampled(distillation: DistillationSettings) -> bool:
+    """Whether the teacher's sampled log-probs enter the advantages; chosen tokens do so in the loss."""
+    return distillation.in_advantage and not distillation.opd_log_prob_top_k
 
 
 def _tensor(value: Any) -> Tensor:

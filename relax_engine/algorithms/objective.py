@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from relax_engine.algorithms import registry
 from relax_engine.algorithms.corrections.apply import corrected_loss
+from relax_engine.algorithms.distillation import DistillationSettings, distillation_loss, distilled_advantages
 from relax_engine.algorithms.hooks import LossHooks
 from relax_engine.algorithms.kl import kl_penalty
 from relax_engine.algorithms.loss import importance_ratio
@@ -30,12 +31,14 @@ if TYPE_CHECKING:
 class LossInputs:
     """Rows of one micro-batch: compact `[R]` columns by name, and response boundaries int64 `[rows + 1]`.
 
-    `total_lengths` int64 `[rows]` counts prompt and response tokens; only hooks need it.
+    `total_lengths` int64 `[rows]` counts prompt and response tokens; only hooks need it. `candidates`
+    `[R, n]` are log-probs, with gradient, of the tokens in the column that the loss names as its `candidates`.
     """
 
     columns: Mapping[str, Tensor]
     offsets: Tensor
     total_lengths: Tensor | None = None
+    candidates: Tensor | None = None
 
 
 LossFn = Callable[["Tensor", "Tensor | None", LossInputs], "tuple[Tensor, dict[str, Tensor]]"]
@@ -60,6 +63,7 @@ class PolicyLoss:
     settings: AlgorithmSettings
     true_on_policy: bool
     hooks: LossHooks = field(default_factory=LossHooks)
+    distillation: DistillationSettings = field(default_factory=DistillationSettings)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -72,7 +76,12 @@ class PolicyLoss:
             names.append("reducer_scale")
         if self.settings.needs_reference:
             names.append("ref_log_probs")
-        return tuple(names)
+        return (*names, *self.distillation.columns)
+
+    @property
+    def candidates(self) -> str | None:
+        """The column of token ids whose log-probs every call needs in `LossInputs.candidates`."""
+        return "teacher_topk_ids" if self.distillation.use_opd and self.distillation.opd_log_prob_top_k else None
 
     @property
     def needs_entropy(self) -> bool:
@@ -119,6 +128,12 @@ class PolicyLoss:
             )
             per_token = per_token + settings.kl_loss_coef * kl
             token_metrics["kl_loss"] = kl
+        if self.distillation.use_opd:
+            token_metrics["opd_reverse_kl"] = old - column("teacher_log_probs")
+        if self.distillation.in_loss:
+            divergence = self._divergence(terms, inputs)
+            per_token = per_token + self.distillation.opd_loss_coef * divergence
+            token_metrics["opd_loss"] = divergence
         if settings.kl_in_reward:
             token_metrics["kl_reward"] = kl_penalty(old, column("ref_log_probs"), settings.kl_loss_type)
         if self.needs_entropy:
@@ -151,14 +166,32 @@ class PolicyLoss:
             old = current.detach()
         else:
             old = inputs.columns["log_probs"].masked_fill(masked, 0.0)
+        advantages = inputs.columns["advantages"].masked_fill(masked, 0.0)
+        if self.distillation.in_advantage and self.candidates:
+            # Log-probs of the teacher's choice are known here and nowhere else.
+            assert inputs.candidates is not None
+            teacher = inputs.columns["teacher_topk_log_probs"]
+            advantages = distilled_advantages(advantages, inputs.candidates, teacher, ~masked, self.distillation)
         return PolicyTerms(
             log_probs=current,
             old_log_probs=old,
-            advantages=inputs.columns["advantages"].masked_fill(masked, 0.0),
+            advantages=advantages,
             mask=~masked,
             offsets=inputs.offsets,
             columns=inputs.columns,
         )
+
+    def _divergence(self, terms: PolicyTerms, inputs: LossInputs) -> Tensor:
+        """The teacher's term of the loss, `[R]`, 0 where masked."""
+        teacher = "teacher_topk_log_probs" if self.candidates else "teacher_log_probs"
+        divergence = distillation_loss(
+            terms.log_probs,
+            terms.old_log_probs,
+            inputs.columns[teacher],
+            self.distillation,
+            candidates=inputs.candidates if self.candidates else None,
+        )
+        return divergence.masked_fill(~terms.mask, 0.0)
 
     def _reduced(self, per_token: Tensor, keep: Tensor, inputs: LossInputs) -> tuple[Tensor, Tensor]:
         """The policy loss as a user's reducer sums it, and what is left to the token weights `[R]`."""
@@ -177,7 +210,13 @@ class PolicyLoss:
         return reduced, per_token.new_zeros(per_token.shape)
 
 
-def make_policy_loss(settings: AlgorithmSettings, *, true_on_policy: bool = False, args: Any = None) -> PolicyLoss:
+def make_policy_loss(
+    settings: AlgorithmSettings,
+    *,
+    true_on_policy: bool = False,
+    args: Any = None,
+    distillation: DistillationSettings | None = None,
+) -> PolicyLoss:
     """The loss of the algorithm that `settings.advantage_estimator` names.
 
     Args:
@@ -186,6 +225,7 @@ def make_policy_loss(settings: AlgorithmSettings, *, true_on_policy: bool = Fals
             step per batch, no staleness), so the old log-probs are the current ones and need not
             be recomputed.
         args: What user functions get first: every flag as an attribute.
+        distillation: Flags of a teacher's term.
 
     Raises:
         KeyError: unknown algorithm.
@@ -198,7 +238,8 @@ def make_policy_loss(settings: AlgorithmSettings, *, true_on_policy: bool = Fals
             "--use-rollout-logprobs already uses the engine's: remove one of them"
         )
     hooks = LossHooks.load(settings, args)
-    return PolicyLoss(registry.get(settings.advantage_estimator), settings, true_on_policy, hooks)
+    spec = registry.get(settings.advantage_estimator)
+    return PolicyLoss(spec, settings, true_on_policy, hooks, distillation or DistillationSettings())
 
 
 def _max(values: Tensor) -> Tensor:

@@ -30,9 +30,9 @@ from relax_engine.components.partition import PartitionReader
 from relax_engine.components.reference import MovingReference
 from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.components.train_group import TrainGroup, load_weights
-from relax_engine.components.trainer import LOG_PROB_GAP, PartitionOutcome, PartitionTrainer
+from relax_engine.components.trainer import LOG_PROB_GAP, TEACHER, PartitionOutcome, PartitionTrainer
 from relax_engine.config.critic import uses_critic
-from relax_engine.config.roles import devices_of
+from relax_engine.config.roles import devices_of, has_teacher_role
 from relax_engine.observe.bundle import write_steps
 from relax_engine.observe.metrics import MetricsLog
 from relax_engine.stream.columns import ColumnBatch
@@ -60,7 +60,7 @@ class Actor(Role):
 
     def __init__(self, context: RoleContext) -> None:
         super().__init__(context)
-        self.supervised = self.args.loss_type == "sft"
+        self.supervised = self.config.supervised
         self.colocate = self.config.mode == "colocate"
         self.has_critic = uses_critic(self.config)
         self.checkpoints = CheckpointManager(self.args.save) if self.args.save else None
@@ -84,9 +84,10 @@ class Actor(Role):
         self.group = TrainGroup(
             self.config, self.context.slots, role=self.role, trainable=True, timeout_s=args.wait_timeout
         )
-        self.reference = MovingReference(
-            self.config, self.group, in_process=computes_in_process(self.config) and not self.supervised
-        )
+        self.reference = MovingReference(self.config, self.group, in_process=computes_in_process(self.config))
+        if args.use_opd and not self.supervised and not has_teacher_role(self.config):
+            load_weights(self.group, args.opd_teacher_load)
+            self.group.snapshot(TEACHER)
         holds_initial = self.reference.load(self.context.resume_from)
         if self.context.resume_from:
             self.group.load(self.context.resume_from, optimizer=not self.context.weights_only)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
-import numpy as np
 from ray import serve
 
 from relax_engine.algorithms import registry
 from relax_engine.algorithms.batch import training_columns
 from relax_engine.algorithms.corrections.mismatch import mismatch_metrics
 from relax_engine.algorithms.custom_advantage import with_custom_advantage
+from relax_engine.algorithms.distillation import DistillationSettings
 from relax_engine.algorithms.reduction import UNKNOWN_TOTALS
 from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.components.mode import (
@@ -19,6 +19,7 @@ from relax_engine.components.mode import (
     forward_columns,
     old_is_current,
     rows_per_advantages,
+    teacher_columns,
     value_columns,
 )
 from relax_engine.components.postprocess import postprocessed
@@ -49,6 +50,7 @@ def advantage_columns(batch: ColumnBatch, config: RunConfig) -> dict[str, Column
         masks.offsets,
         true_on_policy=old_is_current(config),
         totals=UNKNOWN_TOTALS,
+        distillation=DistillationSettings.from_config(config.flat),
     )
     columns = {name: Column(tensor.numpy(), masks.offsets) for name, tensor in tensors.items()}
     postprocess = config.flat.rollout_data_postprocess_path
@@ -62,12 +64,6 @@ def mismatch(batch: ColumnBatch) -> dict[str, float]:
     train, rollout = (torch.tensor(batch[name].values) for name in ("log_probs", "rollout_log_probs"))
     metrics = mismatch_metrics(train, rollout, torch.tensor(batch["loss_masks"].values) != 0)
     return {name: float(value) for name, value in metrics.items()}
-
-
-def supervised_weights(batch: ColumnBatch) -> Column:
-    """`loss_weights` of supervised rows: 1 for every answer token, without the division by their number."""
-    masks = batch["loss_masks"]
-    return Column(masks.values.astype(np.float32), masks.offsets)
 
 
 class Advantages(Role):
@@ -92,8 +88,8 @@ class Advantages(Role):
 
     def _partition(self, partition: str) -> None:
         """Part by part, or optimizer step by optimizer step where advantages compare all rows of one."""
-        columns = [name for name in ROLLOUT_COLUMNS if name != "tokens"] + list(forward_columns(self.config).values())
-        columns += value_columns(self.config)
+        columns = [name for name in ROLLOUT_COLUMNS if name != "tokens"]
+        columns += [*forward_columns(self.config).values(), *teacher_columns(self.config), *value_columns(self.config)]
         rows = rows_per_advantages(self.config)
         sequence = 0
         while True:

@@ -30,12 +30,12 @@ class EngineHost:
 
 
 class EngineGroup:
-    """The engines that a rollout role owns."""
+    """The engines that a role owns: of the model that is trained, or of another one (`model_path`)."""
 
-    def __init__(self, config: RunConfig, slots: Sequence[Slot]) -> None:
+    def __init__(self, config: RunConfig, slots: Sequence[Slot], model_path: str | None = None) -> None:
         flat = config.flat
         options = {
-            "model_path": flat.hf_checkpoint,
+            "model_path": model_path or flat.hf_checkpoint,
             "max_running_requests": flat.sglang_server_concurrency,
             "context_length": flat.rollout_max_context_len,
             "random_seed": flat.rollout_seed,

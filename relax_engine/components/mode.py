@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from relax_engine.algorithms import registry
 from relax_engine.algorithms.batch import needs_whole_batch, produced_columns
+from relax_engine.algorithms.distillation import DistillationSettings
 from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.config import RunConfig
 from relax_engine.config.critic import uses_critic
-from relax_engine.config.roles import old_policy_is_current, required_roles
+from relax_engine.config.roles import has_teacher_role, old_policy_is_current, required_roles
 
 SFT_COLUMNS = ("tokens", "response_lengths", "loss_masks")
+PAIR_COLUMNS = ("group_index", "sample_indices")
 ROLLOUT_COLUMNS = (
     "tokens",
     "response_lengths",
@@ -32,14 +34,19 @@ LOG_PROB_COLUMNS = {"actor_fwd": "log_probs", "reference": "ref_log_probs"}
 
 def steps_per_rollout(config: RunConfig) -> int:
     """Optimizer steps on each partition; a supervised one is the batch of one step."""
-    return 1 if config.flat.loss_type == "sft" else int(config.flat.num_steps_per_rollout)
+    return 1 if config.supervised else int(config.flat.num_steps_per_rollout)
+
+
+def rows_per_example(config: RunConfig) -> int:
+    """Rows that one example of supervised training makes: the two answers of a pair, or one."""
+    return 2 if config.flat.loss_type == "dpo" else 1
 
 
 def rows_per_part(config: RunConfig) -> int:
     """Rows that are trained together: `global_batch_size / num_iters_per_train_update`, in whole groups."""
     flat = config.flat
-    size = 1 if flat.loss_type == "sft" else flat.n_samples_per_prompt
-    groups = max(1, flat.global_batch_size // size)
+    size = rows_per_example(config) if config.supervised else flat.n_samples_per_prompt
+    groups = flat.global_batch_size if config.supervised else max(1, flat.global_batch_size // size)
     return int(size * -(-groups // flat.num_iters_per_train_update))
 
 
@@ -90,11 +97,16 @@ def forward_columns(config: RunConfig) -> dict[str, str]:
     return {role: LOG_PROB_COLUMNS[role] for role in required_roles(config) if role in LOG_PROB_COLUMNS}
 
 
+def teacher_columns(config: RunConfig) -> tuple[str, ...]:
+    """What the teacher role adds to every row; () where there is none."""
+    return DistillationSettings.from_config(config.flat).columns if has_teacher_role(config) else ()
+
+
 def actor_columns(config: RunConfig) -> list[str]:
     """Columns that a row must have before the actor may train on it."""
-    if config.flat.loss_type == "sft":
-        return list(SFT_COLUMNS)
-    columns = list(ROLLOUT_COLUMNS)
+    if config.supervised:
+        return [*SFT_COLUMNS, *(PAIR_COLUMNS if config.flat.loss_type == "dpo" else ())]
+    columns = [*ROLLOUT_COLUMNS, *teacher_columns(config)]
     if config.mode == "fully_async":
         settings = AlgorithmSettings.from_config(config.flat)
         spec = registry.get(settings.advantage_estimator)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
-from relax_engine.algorithms import registry
-from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.components.mode import rows_per_part
 from relax_engine.config import RunConfig
 from relax_engine.observe.bundle import write_samples
@@ -22,6 +21,8 @@ from relax_engine.rollout.flow import GroupFlow
 from relax_engine.rollout.hooks import RolloutHooks
 from relax_engine.rollout.prefetch import PromptPrefetcher
 from relax_engine.rollout.recorded_rollout import RecordedRollout
+from relax_engine.rollout.reward_stage import RewardStage
+from relax_engine.rollout.teachers import teacher_indices
 from relax_engine.stream.client import StreamClient
 from relax_engine.types import SampleGroup
 
@@ -46,8 +47,8 @@ class PartitionWriter:
         self.args = config.flat
         self.stream, self.flow, self.prompts, self.hooks = stream, flow, prompts, hooks
         self.before_seal = before_seal
-        self.algorithm = AlgorithmSettings.from_config(self.args)
-        self.spec = registry.get(self.algorithm.advantage_estimator)
+        self.rewards = RewardStage.from_config(self.args)
+        self.teacher = partial(teacher_indices, args=self.args) if self.args.opd_teacher_routes else None
         self._transfer = rows_per_part(config) // self.args.n_samples_per_prompt
 
     async def write(self, rollout_id: int) -> dict[str, float]:
@@ -80,7 +81,7 @@ class PartitionWriter:
 
     async def _put(self, partition: str, groups: Sequence[SampleGroup]) -> None:
         self.hooks.filter_samples(groups)
-        batch = to_columns(groups, self.spec, self.algorithm, self.args.reward_key)
+        batch = to_columns(groups, self.rewards, self.teacher)
         await self.stream.aput(partition, batch, deadline_s=self.args.wait_timeout)
 
     def _metrics(self, rollout_id: int, groups: list[SampleGroup], seconds: float) -> dict[str, float]:

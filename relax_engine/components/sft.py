@@ -1,13 +1,15 @@
-"""The supervised producer: prompts with answers into the stream, for `--loss-type sft`."""
+"""The supervised producer: prompts with answers into the stream, for `--loss-type sft` and `dpo`."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
 from ray import serve
 
+from relax_engine.components.mode import PAIR_COLUMNS
 from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.rollout.data_source import DataSettings, PromptDataSource
 from relax_engine.rollout.prompts import PromptDataError
@@ -19,7 +21,8 @@ class Sft(Role):
     """Writes partitions `sft_<step>` of `global_batch_size` examples each.
 
     An example is a prompt and its answer (`--label-key`); the loss covers the answer and the end
-    token. The stream's row budget bounds how far it runs ahead.
+    token. For DPO it is a pair of rows: with the better answer, and with the worse one
+    (`--rejected-key`). The stream's row budget bounds how far it runs ahead.
     """
 
     role: ClassVar[str] = "sft"
@@ -34,11 +37,18 @@ class Sft(Role):
     def _setup(self) -> None:
         args = self.args
         self.tokenizer = load_tokenizer(args.hf_checkpoint)
-        if args.label_key is None:
-            raise PromptDataError("--loss-type sft needs --label-key: the column with the answer to each prompt")
-        self.data = PromptDataSource(DataSettings.from_config(args), self.tokenizer, samples_per_group=1)
-        if self.context.run_state.get("data_position"):
-            self.data.restore(self.context.run_state["data_position"])
+        position = self.context.run_state.get("data_position")
+        keys = [args.label_key] if args.loss_type == "sft" else [args.label_key, args.rejected_key]
+        settings = DataSettings.from_config(args)
+        # One source for each answer, in step.
+        self.sources = [
+            PromptDataSource(dataclasses.replace(settings, label_key=key), self.tokenizer, samples_per_group=1)
+            for key in keys
+        ]
+        if position:
+            self.sources[0].restore(position)
+            for source in self.sources[1:]:
+                source.restore({**position, "fingerprint": source.fingerprint})
 
     async def run(self) -> dict[str, Any]:
         """Produce all partitions."""
@@ -49,7 +59,7 @@ class Sft(Role):
             batch = await asyncio.to_thread(self._next_batch)
             partition = f"sft_{step}"
             await asyncio.to_thread(self.stream.put, partition, batch, deadline_s=self.args.wait_timeout)
-            meta = {"data_position": self.data.position.to_dict(), "metrics": {}}
+            meta = {"data_position": self.sources[0].position.to_dict(), "metrics": {}}
             await asyncio.to_thread(self.stream.seal, partition, meta=meta)
         return self.outcome()
 
@@ -58,20 +68,26 @@ class Sft(Role):
 
     def _next_batch(self) -> ColumnBatch:
         end = self.tokenizer.eos_token_id
-        tokens, lengths = [], []
-        for (sample,) in self.data.get_groups(self.args.global_batch_size):
-            if not sample.label:
-                raise PromptDataError(f"example {sample.index} has no answer in column {self.args.label_key!r}")
-            answer = [*self.tokenizer.encode(sample.label, add_special_tokens=False), end]
-            tokens.append([*sample.tokens, *answer])
-            lengths.append(len(answer))
-        return ColumnBatch(
-            {
-                "tokens": Column.ragged(tokens, np.int32),
-                "response_lengths": Column.fixed(lengths, np.int32),
-                "loss_masks": Column.ragged([np.ones(length, np.uint8) for length in lengths], np.uint8),
-            }
-        )
+        examples = zip(*(source.get_groups(self.args.global_batch_size) for source in self.sources), strict=True)
+        tokens, lengths, numbers = [], [], []
+        for answers in examples:
+            for source, (sample,) in zip(self.sources, answers, strict=True):
+                if not sample.label:
+                    raise PromptDataError(
+                        f"example {sample.index} has no answer in column {source.settings.label_key!r}"
+                    )
+                answer = [*self.tokenizer.encode(sample.label, add_special_tokens=False), end]
+                tokens.append([*sample.tokens, *answer])
+                lengths.append(len(answer))
+                numbers.append(sample.index)
+        columns = {
+            "tokens": Column.ragged(tokens, np.int32),
+            "response_lengths": Column.fixed(lengths, np.int32),
+            "loss_masks": Column.ragged([np.ones(length, np.uint8) for length in lengths], np.uint8),
+        }
+        if len(self.sources) > 1:
+            columns |= {name: Column.fixed(numbers, np.int64) for name in PAIR_COLUMNS}
+        return ColumnBatch(columns)
 
 
 SftDeployment = serve.deployment(serve.ingress(ingress(Sft))(Sft))

@@ -83,30 +83,40 @@ class TrainGroup:
         self, batch: ColumnBatch, *, temperature: float, max_tokens: int, weights: str | None = None
     ) -> Column:
         """Log-probs of all response tokens, float32 in compact layout, rows in batch order."""
-        return self._forward(
-            "forward_log_probs", batch, temperature=temperature, max_tokens=max_tokens, weights=weights
-        )
+        options = {"temperature": temperature, "max_tokens": max_tokens, "weights": weights}
+        return self._forward("forward_log_probs", batch, **options)["log_probs"]
+
+    def forward_likeliest(
+        self, batch: ColumnBatch, count: int, *, temperature: float, max_tokens: int, weights: str | None = None
+    ) -> ColumnBatch:
+        """Log-probs of all response tokens, and the `count` likeliest tokens in the place of each.
+
+        Columns `log_probs`, `ids` and `values`, as of `MegatronBackend.forward_likeliest`, rows in batch order.
+        """
+        options = {"temperature": temperature, "max_tokens": max_tokens, "weights": weights}
+        return self._forward("forward_likeliest", batch, count=count, **options)
 
     def forward_values(self, batch: ColumnBatch, *, max_tokens: int) -> Column:
         """A critic's values before all response tokens, float32 in compact layout, rows in batch order."""
-        return self._forward("forward_values", batch, max_tokens=max_tokens)
+        return self._forward("forward_values", batch, max_tokens=max_tokens)["values"]
 
-    def _forward(self, method: str, batch: ColumnBatch, **options: Any) -> Column:
+    def _forward(self, method: str, batch: ColumnBatch, **options: Any) -> ColumnBatch:
         """A forward pass of every rank over its share; the rows together again."""
         shares = self._shares(batch)
         reference = ray.put(batch)
-        columns = self._wait(
+        answers = self._wait(
             [
                 getattr(rank, method).remote(reference, shares[place["dp_rank"]], **options)
                 for rank, place in zip(self._ranks, self._coordinates, strict=True)
             ]
         )
-        rows: list[np.ndarray] = [np.empty(0, np.float32)] * batch.num_rows
-        for column, place in zip(columns, self._coordinates, strict=True):
-            if column is not None:
-                for position, row in enumerate(shares[place["dp_rank"]]):
-                    rows[row] = column.row(position)
-        return Column.ragged(rows, np.float32)
+        parts = [
+            (part, shares[place["dp_rank"]])
+            for part, place in zip(answers, self._coordinates, strict=True)
+            if part is not None
+        ]
+        together = ColumnBatch.concat([part for part, _ in parts])
+        return together.select(np.argsort(np.concatenate([rows for _, rows in parts]), kind="stable"))
 
     def accumulate(
         self, batch: ColumnBatch, *, temperature: float, max_tokens: int | None, micro_batch_size: int

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import ray
 
+from relax_engine.algorithms.distillation import DistillationSettings
 from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.components.mode import old_is_current
 from relax_engine.config import RunConfig
-from relax_engine.stream.columns import Column, ColumnBatch
+from relax_engine.stream.columns import ColumnBatch
+from relax_engine.utils.hooks import load_function
 from relax_engine.utils.network import free_port
 from relax_engine.weight_sync.messages import GroupAddress
 
@@ -99,19 +101,36 @@ class TrainRank:
 
     def forward_log_probs(
         self, batch: ColumnBatch, rows: Sequence[int], *, temperature: float, max_tokens: int, weights: str | None
-    ) -> Column | None:
-        """Log-probs of the response tokens of `rows`; None except on the rank that speaks for its slice.
+    ) -> ColumnBatch | None:
+        """`log_probs` of the response tokens of `rows`; None except on the rank that speaks for its slice.
 
         `weights` names a snapshot to use instead of the present weights.
         """
         with self.backend.snapshots.using(weights):
             column = self.backend.forward_log_probs(batch.select(rows), temperature=temperature, max_tokens=max_tokens)
-        return column if self.backend.speaks_for_slice else None
+        return ColumnBatch({"log_probs": column}) if self.backend.speaks_for_slice else None
 
-    def forward_values(self, batch: ColumnBatch, rows: Sequence[int], *, max_tokens: int) -> Column | None:
-        """Values before the response tokens of `rows`; None except on the rank that speaks for its slice."""
+    def forward_likeliest(
+        self,
+        batch: ColumnBatch,
+        rows: Sequence[int],
+        *,
+        count: int,
+        temperature: float,
+        max_tokens: int,
+        weights: str | None,
+    ) -> ColumnBatch | None:
+        """`log_probs` of the response tokens of `rows`, `ids` and `values` of the `count` likeliest in their place."""
+        with self.backend.snapshots.using(weights):
+            columns = self.backend.forward_likeliest(
+                batch.select(rows), count, temperature=temperature, max_tokens=max_tokens
+            )
+        return ColumnBatch(columns) if self.backend.speaks_for_slice else None
+
+    def forward_values(self, batch: ColumnBatch, rows: Sequence[int], *, max_tokens: int) -> ColumnBatch | None:
+        """`values` before the response tokens of `rows`; None except on the rank that speaks for its slice."""
         column = self.backend.forward_values(batch.select(rows), max_tokens=max_tokens)
-        return column if self.backend.speaks_for_slice else None
+        return ColumnBatch({"values": column}) if self.backend.speaks_for_slice else None
 
     def accumulate(
         self,
@@ -138,16 +157,29 @@ class TrainRank:
     @cached_property
     def _loss(self) -> LossFn:
         """The loss that the configuration and the head ask for."""
+        from relax_engine.algorithms.custom_loss import CustomLoss
         from relax_engine.algorithms.objective import make_policy_loss
+        from relax_engine.algorithms.preference import PreferenceLoss
         from relax_engine.algorithms.supervised import make_sft_loss
         from relax_engine.algorithms.value import make_value_loss
 
-        if self.config.flat.loss_type == "sft":
+        flat = self.config.flat
+        if flat.loss_type == "sft":
             return make_sft_loss()
-        settings = AlgorithmSettings.from_config(self.config.flat)
+        if flat.loss_type == "dpo":
+            return PreferenceLoss()
+        settings = AlgorithmSettings.from_config(flat)
         if self.value_head:
             return make_value_loss(settings)
-        return make_policy_loss(settings, true_on_policy=old_is_current(self.config), args=self.config.flat)
+        policy = make_policy_loss(
+            settings,
+            true_on_policy=old_is_current(self.config),
+            args=flat,
+            distillation=DistillationSettings.from_config(flat),
+        )
+        if flat.loss_type == "custom_loss":
+            return CustomLoss(policy, load_function(flat.custom_loss_function_path), flat)
+        return policy
 
     def push_weights(self, receivers: Sequence[Any], version: int) -> SyncReport | None:
         """Send this model to `receivers`. Collective; the source rank returns the report.

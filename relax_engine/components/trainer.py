@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from functools import partial
 
 import numpy as np
 
 from relax_engine.algorithms import registry
 from relax_engine.algorithms.batch import batch_totals, needed_columns
 from relax_engine.algorithms.corrections.mismatch import step_sample_size
+from relax_engine.algorithms.distillation import DistillationSettings
 from relax_engine.algorithms.objective import make_policy_loss
 from relax_engine.algorithms.reduction import BatchTotals, loss_scale
 from relax_engine.algorithms.settings import AlgorithmSettings
-from relax_engine.components.advantages import advantage_columns, mismatch, supervised_weights
+from relax_engine.components.advantages import advantage_columns, mismatch
 from relax_engine.components.critic_link import CriticTargets
 from relax_engine.components.mode import (
     computes_in_process,
@@ -22,19 +24,23 @@ from relax_engine.components.mode import (
     needs_whole_step,
     old_is_current,
     steps_per_rollout,
+    teacher_columns,
 )
 from relax_engine.components.old_policies import OldPolicies
 from relax_engine.components.partition import PartitionReader
+from relax_engine.components.supervised import supervised_columns, supervised_reduction
+from relax_engine.components.teacher_scorers import model_columns
 from relax_engine.components.train_group import TrainGroup
 from relax_engine.config import RunConfig
+from relax_engine.config.roles import uses_reference
 from relax_engine.observe.bundle import RecordedStep
 from relax_engine.rollout.staleness import StalenessCheck
 from relax_engine.stream.columns import Column, ColumnBatch
 
 LOG_PROB_GAP = "train/rollout_logprob_gap"
 """Largest engine-trainer log-prob difference on the step's own samples, under the weights that made them."""
-REFERENCE = "reference"
-"""The snapshot that holds the reference policy."""
+REFERENCE, TEACHER = "reference", "teacher"
+"""The snapshots that hold the reference policy, and the teacher of distillation."""
 
 PhaseTimer = Callable[[str], AbstractContextManager[None]]
 
@@ -60,11 +66,13 @@ class PartitionTrainer:
         self.args = config.flat
         self.group = group
         self.old_policies = old_policies
-        self.supervised = self.args.loss_type == "sft"
+        self.supervised = config.supervised
         self.settings = AlgorithmSettings.from_config(self.args)
+        self.distillation = DistillationSettings.from_config(self.args)
         self._phase = phase
         self._makes_advantages = computes_in_process(config) and not self.supervised
-        self._forward_columns = [] if self.supervised else self._missing_columns()
+        self._temperature = 1.0 if self.supervised else self.args.rollout_temperature
+        self._forward_columns = self._missing_columns()
         self._keeps_steps = self.args.save_debug_train_data is not None and not self.supervised
         self._log_prob_gap: float | None = None
 
@@ -125,13 +133,13 @@ class PartitionTrainer:
             with self._phase("train"):
                 self.group.accumulate(
                     trained,
-                    temperature=1.0 if self.supervised else self.args.rollout_temperature,
+                    temperature=self._temperature,
                     max_tokens=self.args.max_tokens_per_gpu,
                     micro_batch_size=self.args.micro_batch_size,
                 )
             accumulated = True
         if accumulated:
-            reduction = "token_mean" if self.supervised else self.settings.reduction
+            reduction = supervised_reduction(self.config) if self.supervised else self.settings.reduction
             with self._phase("optimizer"):
                 outcome.steps.append(self.group.finish_step(loss_scale(totals, reduction)))
             if self._keeps_steps:
@@ -140,25 +148,37 @@ class PartitionTrainer:
 
     def _with_log_probs(self, batch: ColumnBatch) -> ColumnBatch:
         """Add the log-prob columns that no other role has added."""
-        options = {"temperature": self.args.rollout_temperature, "max_tokens": forward_budget(self.config)}
+        forward = partial(
+            self.group.forward_log_probs if self.old_policies is None else self.old_policies.log_probs,
+            temperature=self._temperature,
+            max_tokens=forward_budget(self.config),
+        )
         added: dict[str, Column] = {}
         if "log_probs" in self._forward_columns:
             with self._phase("log_probs"):
-                added["log_probs"] = (
-                    self.group.forward_log_probs(batch, **options)
-                    if self.old_policies is None
-                    else self.old_policies.log_probs(batch, **options)
-                )
-            gap = np.abs(added["log_probs"].values - batch["rollout_log_probs"].values)
-            self._log_prob_gap = max(self._log_prob_gap or 0.0, float(gap.max(initial=0.0)))
+                added["log_probs"] = forward(batch)
+            if not self.supervised:
+                gap = np.abs(added["log_probs"].values - batch["rollout_log_probs"].values)
+                self._log_prob_gap = max(self._log_prob_gap or 0.0, float(gap.max(initial=0.0)))
         if "ref_log_probs" in self._forward_columns:
             with self._phase("ref_log_probs"):
-                added["ref_log_probs"] = self.group.forward_log_probs(batch, **options, weights=REFERENCE)
+                added["ref_log_probs"] = self.group.forward_log_probs(
+                    batch, temperature=self._temperature, max_tokens=forward_budget(self.config), weights=REFERENCE
+                )
+        if "teacher_log_probs" in self._forward_columns:
+            with self._phase("teacher_log_probs"):
+                added |= model_columns(
+                    self.group,
+                    batch,
+                    top_k=self.distillation.opd_log_prob_top_k,
+                    max_tokens=forward_budget(self.config),
+                    weights=TEACHER,
+                )
         return batch.with_columns(**added)
 
     def _with_advantages(self, batch: ColumnBatch) -> ColumnBatch:
         if self.supervised:
-            return batch.with_columns(loss_weights=supervised_weights(batch))
+            return batch.with_columns(**supervised_columns(batch, self.config))
         if not self._makes_advantages:
             return batch
         with self._phase("advantages"):
@@ -166,15 +186,19 @@ class PartitionTrainer:
 
     def _missing_columns(self) -> list[str]:
         """The log-prob columns that advantages, loss and metrics read, and that no other role adds."""
+        if self.supervised:
+            pairs = self.args.loss_type == "dpo"
+            return (["log_probs"] if pairs else []) + (["ref_log_probs"] if uses_reference(self.config) else [])
         on_policy = old_is_current(self.config)
         spec = registry.get(self.settings.advantage_estimator)
         wanted = {
-            *make_policy_loss(self.settings, true_on_policy=on_policy).columns,
-            *needed_columns(spec, self.settings, true_on_policy=on_policy),
+            *make_policy_loss(self.settings, true_on_policy=on_policy, distillation=self.distillation).columns,
+            *needed_columns(spec, self.settings, true_on_policy=on_policy, distillation=self.distillation),
             *(("log_probs",) if self.args.get_mismatch_metrics else ()),
         }
-        elsewhere = forward_columns(self.config).values()
-        return [name for name in ("log_probs", "ref_log_probs") if name in wanted and name not in elsewhere]
+        elsewhere = [*forward_columns(self.config).values(), *teacher_columns(self.config)]
+        names = ("log_probs", "ref_log_probs", "teacher_log_probs")
+        return [name for name in names if name in wanted and name not in elsewhere]
 
 
 class PartitionOutcome:
@@ -204,7 +228,7 @@ class PartitionOutcome:
             )
         self.rows += batch.num_rows
         self.tokens += int(batch["tokens"].lengths.sum())
-        if "log_probs" in batch:
+        if "log_probs" in batch and "rollout_log_probs" in batch:
             self._policies.append(batch.only(["log_probs", "rollout_log_probs", "loss_masks"]))
 
     def metrics(self) -> dict[str, float]:

@@ -22,6 +22,7 @@ _SUBJECTS = (
     "rollout",
     "algorithm",
     "corrections",
+    "distillation",
     "optimizer",
     "critic",
     "reward",

@@ -21,6 +21,7 @@ from relax_engine.config.sections.base import Section
 from relax_engine.config.sections.checkpoint import Checkpoint
 from relax_engine.config.sections.data import Data
 from relax_engine.config.sections.debug import Debug
+from relax_engine.config.sections.distillation import Distillation
 from relax_engine.config.sections.evaluation import Evaluation
 from relax_engine.config.sections.health import Health
 from relax_engine.config.sections.logging import Logging
@@ -38,6 +39,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "rollout": Rollout,
     "reward": Reward,
     "algorithm": Algorithm,
+    "distillation": Distillation,
     "model": Model,
     "optimizer": Optimizer,
     "parallelism": Parallelism,

@@ -8,13 +8,18 @@ from __future__ import annotations
 from relax_engine.config.critic import uses_critic
 from relax_engine.config.run_config import RunConfig
 
-DEVICE_FREE_ROLES = ("advantages", "sft")
-"""Roles that compute on the CPU only, and need no entry in `--resource`."""
+
+def device_free(config: RunConfig, role: str) -> bool:
+    """Whether a role needs no entry in `--resource`: it computes on the CPU only, or asks servers elsewhere."""
+    asks_elsewhere = config.distillation.opd_type == "sglang" and config.distillation.teacher_hf_checkpoint is None
+    return role in ("advantages", "sft") or (role == "teacher" and asks_elsewhere)
 
 
 def uses_reference(config: RunConfig) -> bool:
-    """Whether the objective has a KL term of non-zero weight, and so needs log-probs of the reference model."""
+    """Whether log-probs of the reference model are needed: by a KL term of non-zero weight, or by DPO."""
     objective = config.algorithm
+    if config.supervised:
+        return objective.loss_type == "dpo" and not objective.dpo_reference_free
     return (objective.use_kl_loss and objective.kl_loss_coef != 0) or objective.kl_coef != 0
 
 
@@ -42,6 +47,12 @@ def old_policy_is_current(config: RunConfig) -> bool:
     return one_step and (config.staleness_bound == 0 or own)
 
 
+def has_teacher_role(config: RunConfig) -> bool:
+    """Whether the teacher is a role of its own: asked by HTTP, or a model on devices of its own (fully async)."""
+    settings = config.distillation
+    return settings.use_opd and (settings.opd_type == "sglang" or config.mode == "fully_async")
+
+
 def required_roles(config: RunConfig) -> tuple[str, ...]:
     """The roles that run, in the order in which samples pass them.
 
@@ -50,16 +61,18 @@ def required_roles(config: RunConfig) -> tuple[str, ...]:
     Fully async adds the advantages role, a reference where a KL term is used, and actor_fwd where the old policy's
     log-probs have to be computed: not when the engine's are taken for them (`use_rollout_logprobs`), not when the
     current policy is the old one, and not when the old policy is the actor's own at the start of its step
-    (`use_decoupled_ppo`), unless the algorithm compares both policies over the whole batch.
+    (`use_decoupled_ppo`), unless the algorithm compares both policies over the whole batch. Distillation
+    adds the teacher, unless the actor holds it in process.
     """
-    if config.algorithm.loss_type == "sft":
+    if config.supervised:
         return ("sft", "actor")
     if config.debug.debug_rollout_only:
         return ("rollout",)
     critic = ("critic",) if uses_critic(config) else ()
+    teacher = ("teacher",) if has_teacher_role(config) else ()
     if config.mode != "fully_async":
-        return ("rollout", *critic, "actor")
-    roles = ["rollout"]
+        return ("rollout", *teacher, *critic, "actor")
+    roles = ["rollout", *teacher]
     objective = config.algorithm
     elsewhere = objective.use_rollout_logprobs or objective.use_decoupled_ppo or old_policy_is_current(config)
     if not elsewhere or compares_policies(config):

@@ -27,6 +27,7 @@ from relax_engine.config.sections.algorithm import Algorithm
 from relax_engine.config.sections.checkpoint import Checkpoint
 from relax_engine.config.sections.data import Data
 from relax_engine.config.sections.debug import Debug
+from relax_engine.config.sections.distillation import Distillation
 from relax_engine.config.sections.evaluation import Evaluation
 from relax_engine.config.sections.health import Health
 from relax_engine.config.sections.logging import Logging
@@ -56,6 +57,7 @@ class RunConfig(BaseModel):
     rollout: Rollout = Field(default_factory=Rollout)
     reward: Reward = Field(default_factory=Reward)
     algorithm: Algorithm = Field(default_factory=Algorithm)
+    distillation: Distillation = Field(default_factory=Distillation)
     model: Model = Field(default_factory=Model)
     optimizer: Optimizer = Field(default_factory=Optimizer)
     parallelism: Parallelism = Field(default_factory=Parallelism)
@@ -136,6 +138,11 @@ class RunConfig(BaseModel):
     def rollouts_ahead(self) -> int:
         """Rollouts that sampling may run ahead of training: `max_staleness`, and 0 in colocate mode."""
         return 0 if self.mode == "colocate" else self.rollout.max_staleness
+
+    @property
+    def supervised(self) -> bool:
+        """Whether the rows come from files (`sft`, `dpo`), rather than from sampling and rewards."""
+        return self.algorithm.loss_type in ("sft", "dpo")
 
     @property
     def staleness_bound(self) -> int:

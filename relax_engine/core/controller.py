@@ -16,7 +16,7 @@ from typing import Any
 from ray import serve
 from ray.serve.context import _get_global_client
 
-from relax_engine.components.mode import forward_columns
+from relax_engine.components.mode import forward_columns, rows_per_example
 from relax_engine.components.role import Phase, RoleContext
 from relax_engine.config import RunConfig
 from relax_engine.config.roles import devices_of, generates_ahead, required_roles, sharing_roles
@@ -98,8 +98,8 @@ class Controller:
 
     def _start_stream(self) -> StreamClient:
         flat = self.config.flat
-        supervised = flat.loss_type == "sft"
-        rows = 2 * flat.global_batch_size if supervised else flat.stream_max_rows
+        supervised = self.config.supervised
+        rows = 2 * rows_per_example(self.config) * flat.global_batch_size if supervised else flat.stream_max_rows
         stream = start_stream(
             name=None,
             num_data_storage_units=flat.num_data_storage_units,

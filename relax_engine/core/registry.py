@@ -20,6 +20,7 @@ def deployment(name: str) -> Deployment:
     from relax_engine.components.critic import CriticDeployment
     from relax_engine.components.rollout import RolloutDeployment
     from relax_engine.components.sft import SftDeployment
+    from relax_engine.components.teacher import TeacherDeployment
 
     table: dict[str, Any] = {
         "actor": ActorDeployment,
@@ -29,6 +30,7 @@ def deployment(name: str) -> Deployment:
         "reference": ReferenceDeployment,
         "rollout": RolloutDeployment,
         "sft": SftDeployment,
+        "teacher": TeacherDeployment,
     }
     role: Deployment = table[name]
     return role

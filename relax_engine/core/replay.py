@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from relax_engine.algorithms import registry
 from relax_engine.algorithms.batch import batch_totals
+from relax_engine.algorithms.distillation import DistillationSettings
 from relax_engine.algorithms.objective import LossInputs, make_policy_loss
 from relax_engine.algorithms.reduction import loss_scale
 from relax_engine.algorithms.settings import AlgorithmSettings
@@ -28,6 +28,7 @@ from relax_engine.observe.bundle import BundleError, RecordedStep, read_samples,
 from relax_engine.rewards.executor import RewardExecutor
 from relax_engine.rewards.settings import RewardSettings
 from relax_engine.rollout.convert import to_columns
+from relax_engine.rollout.reward_stage import RewardStage
 from relax_engine.types import SampleGroup
 
 _PER_TOKEN = ("advantages", "returns")
@@ -106,9 +107,7 @@ def _steps(
 
     Later steps of a rollout are taken with weights that the bundle does not hold.
     """
-    settings = AlgorithmSettings.from_config(config.flat)
-    spec = registry.get(settings.advantage_estimator)
-    fresh = to_columns(groups, spec, settings, config.flat.reward_key)
+    fresh = to_columns(groups, RewardStage.from_config(config.flat))
     row_of = {int(index): row for row, index in enumerate(fresh["sample_indices"].values)}
     for number, step in enumerate(steps):
         batch = step.batch
@@ -121,17 +120,27 @@ def _steps(
         places = _token_names(batch["sample_indices"].values, batch["loss_masks"].lengths)
         for name in _PER_TOKEN:
             yield _compare(rollout_id, f"step {number} {name}", batch[name].values, columns[name], places)
-        if number == 0 and not settings.entropy_coef:
-            loss = _loss(config, batch, columns)
+        loss = _loss(config, batch, columns) if number == 0 else None
+        if loss is not None:
             yield _compare(rollout_id, "step 0 loss", np.array([step.metrics["loss"]]), np.array([loss]), ["the step"])
 
 
-def _loss(config: RunConfig, batch: Any, columns: dict[str, np.ndarray]) -> float:
-    """The objective before the first update, where the current policy is the one of the recorded log-probs."""
+def _loss(config: RunConfig, batch: Any, columns: dict[str, np.ndarray]) -> float | None:
+    """The objective before the first update, where the current policy is the one of the recorded log-probs.
+
+    None where it takes more of the model than these: entropies, log-probs of a teacher's choice, or a user's loss.
+    """
     import torch
 
     settings = AlgorithmSettings.from_config(config.flat)
-    loss = make_policy_loss(settings, true_on_policy=old_policy_is_current(config), args=config.flat)
+    loss = make_policy_loss(
+        settings,
+        true_on_policy=old_policy_is_current(config),
+        args=config.flat,
+        distillation=DistillationSettings.from_config(config.flat),
+    )
+    if loss.needs_entropy or loss.candidates or config.flat.loss_type != "policy_loss":
+        return None
     values = {name: column.values for name, column in batch.items()} | columns
     tensors = {name: torch.from_numpy(np.array(value)) for name, value in values.items() if value.dtype != object}
     current = tensors["log_probs" if "log_probs" in tensors else "rollout_log_probs"]

@@ -86,6 +86,6 @@ def total_steps(config: RunConfig) -> int:
     flat = config.flat
     limits = [flat.num_rollout] if flat.num_rollout else []
     if flat.num_epoch:
-        size = flat.global_batch_size if flat.loss_type == "sft" else flat.rollout_batch_size
+        size = flat.global_batch_size if config.supervised else flat.rollout_batch_size
         limits.append(read_prompts(flat.prompt_data).num_rows // size * flat.num_epoch)
     return int(min(limits))

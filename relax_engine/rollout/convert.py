@@ -5,25 +5,32 @@ Rewards are normalised here, where whole groups are together; advantages come la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from relax_engine.algorithms.rewards import normalize_rewards
-from relax_engine.algorithms.settings import AlgorithmSettings
-from relax_engine.algorithms.spec import AlgorithmSpec
 from relax_engine.rollout.partial import oldest_counted_version
+from relax_engine.rollout.reward_stage import RewardStage
 from relax_engine.stream.columns import Column, ColumnBatch
 from relax_engine.types import Sample, SampleGroup, SampleStatus
 
 
 def to_columns(
-    groups: Sequence[SampleGroup], spec: AlgorithmSpec, settings: AlgorithmSettings, reward_key: str | None
+    groups: Sequence[SampleGroup],
+    rewards: RewardStage,
+    teacher: Callable[[Sequence[Sample]], np.ndarray] | None = None,
 ) -> ColumnBatch:
-    """One row per sample, groups contiguous. See `docs/design/stream.md` for the columns."""
+    """One row per sample, groups contiguous. See `docs/design/stream.md` for the columns.
+
+    Args:
+        groups: Scored groups.
+        rewards: Makes raw and processed rewards of their samples.
+        teacher: Gives the index of each sample's teacher, where there are several.
+    """
     samples = [sample for group in groups for sample in group]
-    raw = np.array([sample.get_reward_value(reward_key) for sample in samples], np.float32)
+    raw, processed = rewards(samples)
     group_index = np.array([sample.group_index for sample in samples], np.int64)
+    extra = {} if teacher is None else {"teacher": Column.fixed(teacher(samples))}
     masks = [
         np.zeros(sample.response_length, np.uint8) if sample.remove_sample else np.asarray(sample.loss_mask, np.uint8)
         for sample in samples
@@ -35,12 +42,13 @@ def to_columns(
             "loss_masks": Column.ragged(masks, np.uint8),
             "rollout_log_probs": Column.ragged([sample.rollout_log_probs or [] for sample in samples], np.float32),
             "raw_reward": Column.fixed(raw),
-            "rewards": Column.fixed(normalize_rewards(spec, raw, group_index, settings)),
+            "rewards": Column.fixed(processed),
             "group_index": Column.fixed(group_index),
             "sample_indices": Column.fixed([sample.index for sample in samples], np.int64),
             "truncated": Column.fixed([sample.status is SampleStatus.TRUNCATED for sample in samples], np.uint8),
             "first_version": Column.fixed([_first_version(sample) for sample in samples], np.int32),
             "last_version": Column.fixed([_last_version(sample) for sample in samples], np.int32),
+            **extra,
         }
     )
 

@@ -80,7 +80,13 @@ def test_every_flag_has_a_reader_or_says_that_it_has_none() -> None:
     Fields that only feed other fields or rules are listed here.
     """
     inside = {"custom_config_path", "experiment_name", "tb_experiment_name", "use_dynamic_batch_size"}
-    inside |= {"multimodal_keys", "pipeline_model_parallel_size", "context_parallel_size", "true_on_policy_mode"}
+    inside |= {
+        "multimodal_keys",
+        "pipeline_model_parallel_size",
+        "context_parallel_size",
+        "true_on_policy_mode",
+        "dpo_reference_free",
+    }
     text = "\n".join(path.read_text() for path in sources() if "config" not in path.relative_to(ROOT).parts)
     words = set(re.findall(r"\w+", text))
     unread = {name for name in all_fields() if name not in words} - inside

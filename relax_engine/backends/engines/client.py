@@ -113,6 +113,30 @@ class EngineClient:
         data = await self._call("/generate", body, deadline_s=deadline_s)
         return [GenerateOutput.from_json(item).input_log_probs for item in data]
 
+    async def score_responses(
+        self, sequences: Sequence[Sequence[int]], responses: Sequence[int], *, top: int = 0
+    ) -> list[GenerateOutput]:
+        """Log-probs (temperature 1) of the last `responses[i]` tokens of each sequence, in `input_log_probs`.
+
+        Args:
+            sequences: prompt and response, with at least one prompt token.
+            responses: tokens of each response, 1 or more.
+            top: also return that many of the likeliest tokens in the place of each, in `input_top_ids` and
+                `input_top_log_probs`.
+        """
+        if not sequences:
+            return []
+        body = {
+            "input_ids": [list(sequence) for sequence in sequences],
+            "sampling_params": {"max_new_tokens": 0},
+            "return_logprob": True,
+            "logprob_start_len": [len(row) - count for row, count in zip(sequences, responses, strict=True)],
+        }
+        if top:
+            body["top_logprobs_num"] = top
+        data = await self._call("/generate", body, deadline_s=None)
+        return [GenerateOutput.from_json(item) for item in data]
+
     async def abort(self, rid: str | None = None) -> None:
         """Abort the requests whose id starts with `rid`, or all; they return what they have."""
         body = {"abort_all": True} if rid is None else {"rid": rid}

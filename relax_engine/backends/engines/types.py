@@ -50,7 +50,8 @@ class GenerateOutput:
     """One response.
 
     `output_ids` int32 `[n]`; `log_probs` float32 `[n]`, of the sampling distribution; `input_log_probs` float32
-    of the prompt tokens from `logprob_start_len` on, without the first token of the sequence, which has none.
+    of the prompt tokens from `logprob_start_len` on, without the first token of the sequence, which has none;
+    `input_top_ids` int32 and `input_top_log_probs` float32 `[same, k]` of the likeliest tokens in their place.
     """
 
     rid: str
@@ -58,6 +59,8 @@ class GenerateOutput:
     output_ids: NDArray[np.int32]
     log_probs: NDArray[np.float32]
     input_log_probs: NDArray[np.float32]
+    input_top_ids: NDArray[np.int32]
+    input_top_log_probs: NDArray[np.float32]
     finish_reason: Mapping[str, Any]
     weight_version: str
     weight_versions: tuple[VersionSpan, ...]
@@ -72,6 +75,7 @@ class GenerateOutput:
         meta = data["meta_info"]
         output = meta.get("output_token_logprobs") or []
         inputs = [entry[0] for entry in meta.get("input_token_logprobs") or [] if entry[0] is not None]
+        top = [row for row in meta.get("input_top_logprobs") or [] if row]
         spans = meta.get("weight_versions") or []
         return cls(
             rid=str(meta["id"]),
@@ -79,6 +83,8 @@ class GenerateOutput:
             output_ids=np.array(data.get("output_ids") or [entry[1] for entry in output], dtype=np.int32),
             log_probs=np.array([entry[0] for entry in output], dtype=np.float32),
             input_log_probs=np.array(inputs, dtype=np.float32),
+            input_top_ids=np.array([[entry[1] for entry in row] for row in top], dtype=np.int32),
+            input_top_log_probs=np.array([[entry[0] for entry in row] for row in top], dtype=np.float32),
             finish_reason=meta["finish_reason"],
             weight_version=str(meta["weight_version"]),
             weight_versions=tuple(VersionSpan(str(s["version"]), int(s["start"]), int(s["end"])) for s in spans),

@@ -147,6 +147,32 @@ class MegatronBackend:
         values = torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
         return Column(values, offsets)
 
+    def forward_likeliest(
+        self, batch: ColumnBatch, count: int, *, temperature: float, max_tokens: int
+    ) -> dict[str, Column]:
+        """Log-probabilities of the response tokens and, at each of them, of the `count` likeliest tokens.
+
+        Args:
+            batch: columns `tokens` and `response_lengths`, this data-parallel rank's rows.
+            count: at most the size of the vocabulary.
+            max_tokens: token budget of one forward pass.
+
+        Returns:
+            Ragged columns in the compact response layout: `log_probs` float32 `[R]`, `ids` int32 and `values` float32
+            `[R, count]`, likeliest first.
+        """
+        plan = plan_micro_batches(batch["tokens"].lengths, max_tokens=max_tokens, micro_batch_size=1)
+        packings = [self._pack(batch.select(rows)) for rows in plan]
+        with torch.no_grad():
+            parts = [self._forward(each, temperature, entropy=False, likeliest=count).cpu() for each in packings]
+        offsets = np.concatenate([[0], np.cumsum(batch["response_lengths"].values, dtype=np.int64)])
+        rows = torch.cat(parts, dim=1).numpy() if parts else np.empty((1 + 2 * count, 0), np.float32)
+        return {
+            "log_probs": Column(rows[0], offsets),
+            "ids": Column(np.ascontiguousarray(rows[1 : 1 + count].T, np.int32), offsets),
+            "values": Column(np.ascontiguousarray(rows[1 + count :].T), offsets),
+        }
+
     def train_step(
         self,
         batch: ColumnBatch,
@@ -244,7 +270,9 @@ class MegatronBackend:
         rows = next(data)
         packing = self._pack(rows)
         entropy = bool(getattr(loss_fn, "needs_entropy", False))
-        output = self._forward(packing, temperature, entropy=entropy, model=model)
+        column = getattr(loss_fn, "candidates", None)
+        candidates = None if rows is None or column is None else rows[column].values
+        output = self._forward(packing, temperature, entropy=entropy, candidates=candidates, model=model)
         return output, partial(self._loss, rows=rows, packing=packing, loss_fn=loss_fn, entropy=entropy)
 
     def _loss(
@@ -255,13 +283,15 @@ class MegatronBackend:
         if rows is None or len(packing.targets) == 0:
             return output.sum(), tokens, {}
         names = getattr(loss_fn, "columns", None) or list(rows)
+        scored = output if output.dim() == 2 else output[None]
+        per_token, others = scored[0], scored[1 : len(scored) - entropy]
         inputs = LossInputs(
             columns={name: torch.tensor(rows[name].values).to(self._device) for name in names},
             offsets=self._to_device(packing.response_offsets),
             total_lengths=self._to_device(rows["tokens"].lengths),
+            candidates=others.T if len(others) else None,
         )
-        per_token, entropies = (output[0], output[1]) if entropy else (output, None)
-        loss, metrics = loss_fn(per_token, entropies, inputs)
+        loss, metrics = loss_fn(per_token, scored[-1] if entropy else None, inputs)
         return loss, tokens, {"loss": loss.detach()} | metrics
 
     def _pack(self, rows: ColumnBatch | None) -> Compact:
@@ -270,17 +300,27 @@ class MegatronBackend:
         return compact(pack(rows, multiple_of=multiple_of), multiple_of=multiple_of, round_to=ROUND_TO)
 
     def _forward(
-        self, packing: Compact, temperature: float, *, entropy: bool, model: torch.nn.Module | None = None
+        self,
+        packing: Compact,
+        temperature: float,
+        *,
+        entropy: bool,
+        candidates: np.ndarray | None = None,
+        likeliest: int = 0,
+        model: torch.nn.Module | None = None,
     ) -> Tensor:
         responses = len(packing.targets)
         padding = (0, -responses % ROUND_TO)
         predictors = RowGather(np.pad(packing.predictors, padding), len(packing.tokens), self._device)
-        targets = self._to_device(np.pad(packing.targets, padding))
+        wanted = packing.targets
+        if candidates is not None:
+            wanted = np.concatenate([wanted[:, None], candidates.astype(np.int64)], axis=1)
+        targets = self._to_device(np.pad(wanted, [padding, *[(0, 0)] * (wanted.ndim - 1)]))
         return (model or self._model)(
             input_ids=self._to_device(packing.tokens)[None],
             position_ids=None,
             attention_mask=None,
-            labels=ResponseTargets(predictors, targets, responses, temperature, entropy),
+            labels=ResponseTargets(predictors, targets, responses, temperature, entropy, likeliest),
             packed_seq_params=PackedSequences.of(
                 packing,
                 self._rotary,

@@ -21,7 +21,7 @@ from megatron.core.transformer import TransformerConfig
 from torch import Tensor
 
 from relax_engine.backends.megatron.device import compute_device
-from relax_engine.backends.megatron.log_probs import VocabSlice, token_log_probs
+from relax_engine.backends.megatron.log_probs import VocabSlice, likeliest, token_log_probs
 from relax_engine.backends.megatron.rows import RowGather
 from relax_engine.backends.megatron.settings import ParallelLayout, RecomputeSettings
 from relax_engine.backends.megatron.spec import block_spec
@@ -33,7 +33,8 @@ from relax_engine.checkpoint.mapping import padded_vocab_size
 class ResponseTargets:
     """What the head computes: for each response token the position that predicts it, and the token.
 
-    Behind the first `count` (R) of both there is padding.
+    `tokens` is int64 `[R]`, or `[R, n]` where n tokens are scored at each position. Behind the first
+    `count` (R) of both there is padding. `likeliest` asks for that many of the likeliest tokens as well.
     """
 
     predictors: RowGather
@@ -41,6 +42,7 @@ class ResponseTargets:
     count: int
     temperature: float
     entropy: bool
+    likeliest: int = 0
 
 
 class ResponseModel(GPTModel):
@@ -74,7 +76,9 @@ class ResponseModel(GPTModel):
 
 
 class PolicyModel(ResponseModel):
-    """`forward(...)` returns `[R]` log-probabilities, or `[2, R]` with entropies in the second row."""
+    """`forward(...)` returns `[R]` log-probabilities, or rows `[rows, R]`, in this order: one of log-probabilities for
+    each token that is scored at a position, one of entropies if asked for, and for each of the likeliest tokens one of
+    ids (as float32, exact below 2^24) and one of log-probabilities."""
 
     def __init__(self, spec: ModelSpec, config: TransformerConfig) -> None:
         super().__init__(spec, config)
@@ -99,8 +103,13 @@ class PolicyModel(ResponseModel):
         log_probs, entropy = token_log_probs(
             logits, labels.tokens, self.vocab_slice, temperature=labels.temperature, entropy=labels.entropy
         )
-        log_probs = log_probs[: labels.count]
-        return log_probs if entropy is None else torch.stack([log_probs, entropy[: labels.count]])
+        rows = [log_probs] if log_probs.dim() == 1 else list(log_probs.unbind(1))
+        if entropy is not None:
+            rows.append(entropy)
+        if labels.likeliest:
+            ids, values = likeliest(logits, labels.likeliest, self.vocab_slice, temperature=labels.temperature)
+            rows += [*ids.float().unbind(1), *values.unbind(1)]
+        return rows[0][: labels.count] if len(rows) == 1 else torch.stack([row[: labels.count] for row in rows])
 
 
 class ValueModel(ResponseModel):

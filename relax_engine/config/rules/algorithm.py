@@ -14,7 +14,7 @@ def algorithm_is_known(config: RunConfig, report: Reporter) -> Findings:
     from relax_engine.algorithms.registry import get, names
     from relax_engine.utils.suggest import nearest
 
-    if config.algorithm.loss_type != "policy_loss":
+    if config.supervised:
         return
     name = config.algorithm.advantage_estimator
     if name not in names():
@@ -89,7 +89,7 @@ def group_of_one(config: RunConfig, report: Reporter) -> Findings:
     from relax_engine.algorithms.registry import get, names
 
     settings = config.algorithm
-    if settings.loss_type != "policy_loss" or settings.advantage_estimator not in names():
+    if config.supervised or settings.advantage_estimator not in names():
         return
     compares = get(settings.advantage_estimator).needs_whole_groups and not settings.disable_rewards_normalization
     if config.data.n_samples_per_prompt == 1 and compares:
@@ -107,7 +107,7 @@ def flags_of_other_algorithms(config: RunConfig, report: Reporter) -> Findings:
     from relax_engine.config.fields import all_fields
 
     estimator = config.algorithm.advantage_estimator
-    if config.algorithm.loss_type != "policy_loss" or estimator not in names():
+    if config.supervised or estimator not in names():
         return
     read = get(estimator).flags
     if read is None:
@@ -138,9 +138,34 @@ def kl_in_the_reward_is_k1(config: RunConfig, report: Reporter) -> Findings:
 
 
 @rule
+def loss_has_what_it_needs(config: RunConfig, report: Reporter) -> Findings:
+    """Answers for supervised losses, a function for a custom one; and their flags with them only."""
+    settings, data = config.algorithm, config.data
+    pairs = settings.loss_type == "dpo"
+    needed = {"label_key": config.supervised, "rejected_key": pairs}
+    lacking = [name for name, wanted in needed.items() if wanted and getattr(data, name) is None]
+    if lacking:
+        yield report.error(
+            f"loss_type {' '.join(lacking)}",
+            "the answers to learn from are missing",
+            " ".join(f"{flag_name(name)} COLUMN" for name in lacking),
+        )
+    given = [name for name in ("dpo_beta", "dpo_reference_free", "rejected_key") if name in config.explicit()]
+    if given and not pairs:
+        yield report.warning(f"{' '.join(given)} loss_type", "without effect", "--loss-type dpo")
+    custom = settings.loss_type == "custom_loss"
+    if custom != (settings.custom_loss_function_path is not None):
+        yield report.error(
+            "loss_type custom_loss_function_path",
+            "a custom loss and its function come together",
+            "--loss-type custom_loss --custom-loss-function-path file.py:function",
+        )
+
+
+@rule
 def supervised_is_colocate(config: RunConfig, report: Reporter) -> Findings:
     """Supervised training has no rollouts to overlap with."""
-    if config.algorithm.loss_type == "sft" and config.mode != "colocate":
+    if config.supervised and config.mode != "colocate":
         yield report.error(
             f"loss_type {config.mode}",
             "supervised training samples nothing that could run ahead",
@@ -152,7 +177,7 @@ def supervised_is_colocate(config: RunConfig, report: Reporter) -> Findings:
 def dropout_is_off(config: RunConfig, report: Reporter) -> Findings:
     """Dropout makes the trained policy another one than the sampled."""
     model = config.model
-    if config.algorithm.loss_type == "policy_loss" and (model.attention_dropout or model.hidden_dropout):
+    if not config.supervised and (model.attention_dropout or model.hidden_dropout):
         yield report.warning(
             "attention_dropout hidden_dropout",
             "with dropout the ratio of new to old policy is noise",

@@ -19,7 +19,7 @@ def _global_batch(config: RunConfig) -> int:
 def rollout_divides_into_steps(config: RunConfig, report: Reporter) -> Findings:
     """A rollout is a whole number of optimizer steps."""
     samples, batch = _samples_per_rollout(config), _global_batch(config)
-    if config.algorithm.loss_type == "policy_loss" and samples % batch:
+    if not config.supervised and samples % batch:
         yield report.error(
             "rollout_batch_size n_samples_per_prompt global_batch_size",
             f"a rollout has {samples} samples, which do not divide into optimizer steps of {batch}",
@@ -46,7 +46,7 @@ def steps_and_batch_agree(config: RunConfig, report: Reporter) -> Findings:
 def batch_keeps_groups_whole(config: RunConfig, report: Reporter) -> Findings:
     """No prompt group is split over two optimizer steps."""
     batch, group = _global_batch(config), config.data.n_samples_per_prompt
-    if config.algorithm.loss_type == "policy_loss" and batch % group:
+    if not config.supervised and batch % group:
         yield report.error(
             "global_batch_size n_samples_per_prompt",
             f"a batch of {batch} would split a prompt group of {group}",
@@ -82,7 +82,7 @@ def rank_batch_divides_into_micro_batches(config: RunConfig, report: Reporter) -
 def on_policy_batch(config: RunConfig, report: Reporter) -> Findings:
     """Several steps per rollout are off-policy from the second on."""
     samples, batch = _samples_per_rollout(config), _global_batch(config)
-    if config.algorithm.loss_type == "policy_loss" and batch < samples and samples % batch == 0:
+    if not config.supervised and batch < samples and samples % batch == 0:
         yield report.note(
             "global_batch_size rollout_batch_size n_samples_per_prompt",
             f"{samples // batch} optimizer steps per rollout; all but the first are off-policy",

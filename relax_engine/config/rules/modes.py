@@ -6,7 +6,7 @@ import json
 
 from relax_engine.config.fields import all_fields
 from relax_engine.config.roles import (
-    DEVICE_FREE_ROLES,
+    device_free,
     devices_of,
     model_parallel_size,
     required_roles,
@@ -34,7 +34,7 @@ def one_mode(config: RunConfig, report: Reporter) -> Findings:
 @rule
 def roles_have_devices(config: RunConfig, report: Reporter) -> Findings:
     """Every role that the mode runs is listed, with devices unless it computes on the CPU only."""
-    needed = [role for role in required_roles(config) if role not in DEVICE_FREE_ROLES]
+    needed = [role for role in required_roles(config) if not device_free(config, role)]
     resource = config.resources.resource
     lacking = [role for role in needed if role not in resource]
     if lacking:
@@ -108,7 +108,7 @@ def parts_hold_groups(config: RunConfig, report: Reporter) -> Findings:
     data = config.data
     batch = data.global_batch_size or data.rollout_batch_size * data.n_samples_per_prompt
     groups = batch // data.n_samples_per_prompt
-    if config.algorithm.loss_type == "policy_loss" and data.num_iters_per_train_update > max(1, groups):
+    if not config.supervised and data.num_iters_per_train_update > max(1, groups):
         yield report.warning(
             "num_iters_per_train_update global_batch_size n_samples_per_prompt",
             f"an optimizer step has {groups} prompt groups, which are never divided, so it has no more parts than that",
@@ -150,7 +150,7 @@ def one_old_policy(config: RunConfig, report: Reporter) -> Findings:
 def rare_publishing_adds_staleness(config: RunConfig, report: Reporter) -> Findings:
     """Say what the interval adds to the bound."""
     interval = config.weight_sync.update_weights_interval
-    if interval > 1 and config.algorithm.loss_type == "policy_loss":
+    if interval > 1 and not config.supervised:
         yield report.note(
             "update_weights_interval max_staleness",
             f"engines get every {interval}th version, so a sample may be {config.staleness_bound} versions old when it "

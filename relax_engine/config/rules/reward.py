@@ -13,7 +13,7 @@ from relax_engine.config.run_config import RunConfig
 @rule
 def reward_is_named(config: RunConfig, report: Reporter) -> Findings:
     """There is something to score responses with."""
-    if config.algorithm.loss_type != "policy_loss":
+    if config.supervised:
         return
     reward = config.reward
     if reward.rm_type is None and reward.custom_rm_path is None:
@@ -34,6 +34,30 @@ def group_reward_is_custom(config: RunConfig, report: Reporter) -> Findings:
             "group_rm custom_rm_path",
             "built-in rewards score single samples",
             "remove --group-rm, or name a function that takes a list of samples with --custom-rm-path",
+        )
+
+
+@rule
+def length_penalties_act(config: RunConfig, report: Reporter) -> Findings:
+    """Penalties by length have their bounds, and are not replaced by a user's processing."""
+    reward = config.reward
+    buffer, longest = reward.overlong_buffer_len, config.rollout.rollout_max_response_len
+    if buffer is not None and buffer > longest:
+        yield report.error(
+            "overlong_buffer_len rollout_max_response_len",
+            "every response would be too long",
+            f"--overlong-buffer-len {longest} or less",
+        )
+    if "overlong_penalty_factor" in config.explicit() and buffer is None:
+        yield report.warning(
+            "overlong_penalty_factor overlong_buffer_len", "without effect", "add --overlong-buffer-len"
+        )
+    given = [name for name in ("overlong_buffer_len", "length_penalty_coef") if getattr(reward, name)]
+    if given and reward.custom_reward_post_process_path is not None:
+        yield report.warning(
+            f"{' '.join(given)} custom_reward_post_process_path",
+            "without effect: your function processes the rewards",
+            "keep one of them",
         )
 
 

@@ -13,8 +13,19 @@ class Algorithm(Section):
     advantage_estimator: str = "grpo"
     """Algorithm, by its name in the registry (`relax_engine/algorithms`)."""
 
-    loss_type: Literal["policy_loss", "sft"] = "policy_loss"
-    """`policy_loss` for reinforcement learning, `sft` for supervised training on the same prompt files."""
+    loss_type: Literal["policy_loss", "sft", "dpo", "custom_loss"] = "policy_loss"
+    """`policy_loss` for reinforcement learning; `sft` for supervised training on the same prompt files, `dpo` on pairs
+    of answers; `custom_loss` for reinforcement learning with `--custom-loss-function-path`."""
+
+    custom_loss_function_path: str | None = None
+    """Your loss for `--loss-type custom_loss`: `fn(args, batch, log_probs, sum_of_sample_mean)` returns
+    `(loss, metrics)`."""
+
+    dpo_beta: float = flag(0.1, gt=0)
+    """Strength of DPO's pull towards the reference."""
+
+    dpo_reference_free: bool = False
+    """DPO without a reference model: its log-probs count as 0."""
 
     eps_clip: float = flag(0.2, gt=0)
     """Lower clip range of the probability ratio: `1 - eps_clip`."""

@@ -18,6 +18,9 @@ class Data(Section):
     label_key: str | None = None
     """Column that holds the ground truth (text) handed to the reward; for supervised training, the answer."""
 
+    rejected_key: str | None = None
+    """Column that holds the worse answer to each prompt, for `--loss-type dpo`; `--label-key` names the better one."""
+
     metadata_key: str = "metadata"
     """Column that holds a dictionary handed to rewards and environments as `sample.metadata`."""
 

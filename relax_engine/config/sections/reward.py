@@ -21,6 +21,20 @@ class Reward(Section):
     reward_key: str | None = None
     """Key of the score in rewards that are dictionaries."""
 
+    custom_reward_post_process_path: str | None = None
+    """Your processing of rewards in place of penalties and group normalisation: `fn(args, samples)` gets the samples of
+    whole groups and returns a list of numbers, or `(raw list, processed list)`."""
+
+    overlong_buffer_len: int | None = flag(None, ge=1, unit="tokens")
+    """Length of the slope before `--rollout-max-response-len` over which the overlong penalty of DAPO grows. Default:
+    no penalty."""
+
+    overlong_penalty_factor: float = flag(1.0, gt=0)
+    """Overlong penalty of a response of `--rollout-max-response-len` tokens."""
+
+    length_penalty_coef: float = flag(0.0, ge=0)
+    """Coefficient of Kimi k1.5's length reward, which prefers the shorter right responses of a group."""
+
     reward_num_workers: int = flag(16, ge=1, unit="processes")
     """Most worker processes for synchronous rewards; one is started when a call would have to wait."""
 

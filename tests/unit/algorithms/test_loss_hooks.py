@@ -11,6 +11,7 @@ import torch
 
 from relax_engine.algorithms import AlgorithmSettings, LossInputs, get, make_policy_loss, training_columns
 from relax_engine.algorithms.custom_advantage import with_custom_advantage
+from relax_engine.algorithms.custom_loss import CustomLoss
 from relax_engine.utils.hooks import load_function
 
 OFFSETS = torch.tensor([0, 3, 3, 5])
@@ -162,3 +163,32 @@ def test_custom_advantage(tmp_path: Path) -> None:
         advantages("nothing")
     with pytest.raises(ValueError, match=r"advantages have lengths \[2, 0, 1\], the responses \[3, 0, 2\]"):
         advantages("short")
+
+
+LOSS = """
+def reinforce(args, batch, log_probs, sum_of_sample_mean):
+    assert batch["response_lengths"] == [3, 0, 2] and batch["total_lengths"] == [7, 2, 9]
+    loss = sum_of_sample_mean(-args.cap * batch["advantages"] * log_probs)
+    return loss, {"loss": loss, "mean_log_prob": sum_of_sample_mean(log_probs)}
+
+def bad(args, batch, log_probs, sum_of_sample_mean):
+    return log_probs.sum()
+"""
+
+
+def test_custom_loss(tmp_path: Path) -> None:
+    path, settings = write(tmp_path, LOSS), AlgorithmSettings()
+    data = columns(settings)
+    inputs = LossInputs(data, OFFSETS, TOTALS)
+    custom = CustomLoss(make_policy_loss(settings), load_function(f"{path}:reinforce"), ARGS)
+    assert custom.columns == make_policy_loss(settings).columns
+    leaf = data["log_probs"].clone().requires_grad_()
+    loss, metrics = custom(leaf, None, inputs)
+    loss.backward()
+    assert leaf.grad is not None
+    torch.testing.assert_close(leaf.grad, -1.5 * data["loss_weights"] * data["advantages"])
+    # The masked third token is in no sum: two samples of two tokens, and an empty one.
+    assert float(metrics["mean_log_prob"]) == pytest.approx(((-1.0 - 2.0) / 2 + (-0.5 - 0.7) / 2) / 3)
+    assert float(metrics["loss_tokens/sum"]) == 4
+    with pytest.raises(TypeError, match=r"bad must return \(loss, metrics\)"):
+        CustomLoss(make_policy_loss(settings), load_function(f"{path}:bad"), ARGS)(leaf, None, inputs)

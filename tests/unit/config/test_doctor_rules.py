@@ -26,6 +26,8 @@ PPO: dict[str, Any] = {
     "resource": {"actor": [1, 1], "critic": [1, 1], "rollout": [1, 1]},
 }
 
+OPD: dict[str, Any] = {"use_opd": True, "opd_teacher_url": ["http://teacher:30000"]}
+
 # rule, flags on top of a complete run, severity, part of the message
 CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("one_mode", {**ASYNC, "colocate": True}, "error", "--colocate, --fully-async: these modes exclude each other"),
@@ -221,11 +223,31 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("opsm_has_an_old_policy", {"opsm_delta": 0.1}, "warning", "add --use-opsm"),
     ("opsm_has_an_old_policy", {"use_opsm": True}, "warning", "by the policy that sampled it"),
     ("decoupling_needs_stale_data", {"use_decoupled_ppo": True}, "note", "so this is --use-tis"),
+    ("distillation_is_on", {"opd_kl_coef": 0.5}, "warning", "add --use-opd"),
+    ("distillation_has_one_mode", {**OPD, "opd_loss_coef": 1.0, "opd_kl_coef": 1.0}, "error", "would count twice"),
+    ("distillation_has_one_mode", {**OPD, "opd_kl_coef": 0.0}, "error", "the teacher has no weight"),
+    ("distillation_has_one_mode", {**OPD, "opd_is_clip": 5.0}, "warning", "without effect in the advantage"),
+    ("divergence_can_be_computed", {**OPD, "opd_kl_type": "jsd"}, "error", "needs the probabilities of more tokens"),
+    (
+        "divergence_can_be_computed",
+        {**OPD, "opd_kl_type": "low_var_kl", "opd_log_prob_top_k": 4},
+        "error",
+        "an estimate from the sampled token",
+    ),
+    ("divergence_can_be_computed", {**OPD, "opd_loss_coef": 1.0}, "warning", "Fix: --opd-is-clip 10"),
+    ("divergence_can_be_computed", {**OPD, "rollout_temperature": 0.7}, "warning", "at temperature 1"),
+    ("there_is_a_teacher", {"use_opd": True}, "error", "Fix: --opd-teacher-url or --teacher-hf-checkpoint"),
+    ("there_is_a_teacher", {**OPD, "opd_type": "megatron"}, "error", "needs one of opd_teacher_load and nothing else"),
     ("one_reduction", {"calculate_per_token_loss": True, "loss_constant_length": 8}, "error", "different ways"),
     ("group_of_one", {"n_samples_per_prompt": 1}, "warning", "every advantage is 0"),
     ("flags_of_other_algorithms", {"gamma": 0.9}, "warning", "read by ppo, reinforce_plus_plus"),
     ("flags_of_other_algorithms", {"advantage_estimator": "sapo", "eps_clip_c": 3.0}, "warning", "--eps-clip-c 3.0"),
     ("kl_in_the_reward_is_k1", {"kl_coef": 0.1, "kl_loss_type": "k3"}, "warning", "Fix: --kl-loss-type k1"),
+    ("loss_has_what_it_needs", {"loss_type": "dpo"}, "error", "Fix: --rejected-key COLUMN"),
+    ("loss_has_what_it_needs", {"loss_type": "sft", "label_key": None}, "error", "Fix: --label-key COLUMN"),
+    ("loss_has_what_it_needs", {"dpo_beta": 0.2}, "warning", "Fix: --loss-type dpo"),
+    ("loss_has_what_it_needs", {"loss_type": "custom_loss"}, "error", "come together"),
+    ("loss_has_what_it_needs", {"custom_loss_function_path": "json.loads"}, "error", "come together"),
     ("supervised_is_colocate", {"loss_type": "sft", **ASYNC}, "error", "samples nothing"),
     ("supervised_is_colocate", {"loss_type": "sft", "hybrid": True}, "error", "Fix: remove --hybrid"),
     ("dropout_is_off", {"attention_dropout": 0.1}, "warning", "--attention-dropout 0"),
@@ -258,6 +280,19 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("reward_is_named", {"rm_type": None}, "warning", "every prompt must bring an `rm_type`"),
     ("reward_is_named", {"custom_rm_path": "json.loads"}, "note", "the custom reward is used"),
     ("group_reward_is_custom", {"group_rm": True}, "error", "score single samples"),
+    (
+        "length_penalties_act",
+        {"overlong_buffer_len": 64, "rollout_max_response_len": 16},
+        "error",
+        "Fix: --overlong-buffer-len 16 or less",
+    ),
+    ("length_penalties_act", {"overlong_penalty_factor": 0.5}, "warning", "add --overlong-buffer-len"),
+    (
+        "length_penalties_act",
+        {"length_penalty_coef": 0.5, "custom_reward_post_process_path": "json.loads"},
+        "warning",
+        "your function processes the rewards",
+    ),
     ("hooks_exist", {"custom_rm_path": "reward_func"}, "error", "no function is named"),
     ("hooks_exist", {"custom_rm_path": "no_such.module.reward"}, "error", "there is no module no_such.module"),
     ("hooks_exist", {"custom_rm_path": "no/such.py:reward"}, "error", "there is no file no/such.py"),
@@ -370,6 +405,16 @@ def test_complete_runs_have_no_findings(complete: RunConfig, run_files: Any) -> 
     assert check(complete.replace(**PPO, critic_lr=1e-5, critic_load=run_files.flags["hf_checkpoint"])) == []
     sft = {"loss_type": "sft", "rm_type": None, "resource": {"actor": [1, 1]}, "global_batch_size": 3}
     assert check(complete.replace(**sft)) == []
+    assert check(complete.replace(**OPD)) == []
+    assert check(complete.replace(**OPD, opd_loss_coef=1.0, opd_log_prob_top_k=8, opd_kl_type="jsd")) == []
+    served = {"use_opd": True, "teacher_hf_checkpoint": str(run_files.model)}
+    assert "--resource lacks teacher" in str(findings(complete.replace(**served), "roles_have_devices")[0])
+    assert check(complete.replace(**served, resource={"actor": [1, 1], "rollout": [1, 1], "teacher": [1, 1]})) == []
+    held = {"use_opd": True, "opd_type": "megatron", "opd_teacher_load": str(run_files.model)}
+    assert check(complete.replace(**held)) == []
+    assert check(complete.replace(**sft | {"loss_type": "dpo", "rejected_key": "prompt"})) == []
+    custom = {"loss_type": "custom_loss", "custom_loss_function_path": "json.loads"}
+    assert check(complete.replace(**custom)) == []
     evaluated = {"eval_interval": 1, "eval_prompt_data": {"test": [f"{run_files.test}[0:1]"]}}
     assert check(complete.replace(**evaluated)) == []
 

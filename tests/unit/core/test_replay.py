@@ -26,6 +26,7 @@ from relax_engine.observe.bundle import (
     write_steps,
 )
 from relax_engine.rollout.convert import to_columns
+from relax_engine.rollout.reward_stage import RewardStage
 from relax_engine.stream.columns import Column
 from relax_engine.types import Sample, SampleGroup, SampleStatus, WeightVersionSpan
 
@@ -88,7 +89,7 @@ def bundle(tmp_path: Path) -> Path:
     for rollout_id in range(2):
         groups = make_groups(rng)
         write_samples(config.flat.save_debug_rollout_data, rollout_id, groups)
-        batch = to_columns(groups, spec, settings, None)
+        batch = to_columns(groups, RewardStage(spec, settings))
         steps = []
         # Two steps of one and a half groups would split a group; one of two groups and one of one do not.
         for rows in (np.arange(8), np.arange(8, 12)):

@@ -8,6 +8,7 @@ import pytest
 from relax_engine.algorithms import registry
 from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.rollout.convert import rollout_metrics, to_columns
+from relax_engine.rollout.reward_stage import RewardStage
 from relax_engine.stream.columns import ColumnBatch
 from relax_engine.types import Sample, SampleStatus, WeightVersionSpan
 
@@ -31,7 +32,7 @@ def sample(group: int, index: int, reward: object, *, response: int = 2, version
 
 def columns(groups: list[list[Sample]], **settings: object) -> ColumnBatch:
     key = settings.pop("reward_key", None)
-    return to_columns(groups, GRPO, AlgorithmSettings(**settings), key)
+    return to_columns(groups, RewardStage(GRPO, AlgorithmSettings(**settings), reward_key=key))
 
 
 def test_names_types_and_layout() -> None:

@@ -18,7 +18,9 @@ from relax_engine.backends.engines.local.request import Request
 from relax_engine.backends.engines.local.rng import derive_seed
 
 _SEED_MODULUS = 2**64
-_READ = {"text", "input_ids", "sampling_params", "rid", "return_logprob", "logprob_start_len", "stream"}
+_READ = {
+    "text", "input_ids", "sampling_params", "rid", "return_logprob", "logprob_start_len", "top_logprobs_num", "stream",
+}  # fmt: skip
 # Fields of SGLang's body that change the result and that this engine does not compute; anything but these
 # values is refused rather than ignored.
 _REFUSED: dict[str, tuple[Any, ...]] = {
@@ -29,7 +31,6 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "lora_path": (None,),
     "lora_id": (None,),
     "session_params": (None,),
-    "top_logprobs_num": (None, 0),
     "token_ids_logprob": (None,),
     "return_hidden_states": (None, False),
     "return_routed_experts": (None, False),
@@ -78,15 +79,19 @@ class GenerateParser:
         if not isinstance(return_log_probs, bool):
             raise BadRequestError(f"return_logprob must be true or false, got {return_log_probs!r}")
         starts = self._per_prompt(body.get("logprob_start_len"), len(prompts), "logprob_start_len")
+        top = self._per_prompt(body.get("top_logprobs_num"), len(prompts), "top_logprobs_num")
         rids = self._rids(body.get("rid"), len(prompts), batched)
         requests = []
         for index, (prompt, param) in enumerate(zip(prompts, params, strict=True)):
             start = self._start(starts[index], len(prompt), where=index) if return_log_probs else None
+            likeliest = self._top(top[index], param, start, where=index)
             self._check_length(prompt, param, index)
             seed = self._seed(param)
             for sample in range(param.n):
                 rid = rids[index] if param.n == 1 else f"{rids[index]}-{sample}"
-                requests.append(self._request(rid, prompt, param, (seed + sample) % _SEED_MODULUS, start))
+                request = self._request(rid, prompt, param, (seed + sample) % _SEED_MODULUS, start)
+                request.top_log_probs = likeliest
+                requests.append(request)
         return GenerateCall(requests, not batched and len(requests) == 1, return_log_probs)
 
     def _request(
@@ -169,6 +174,20 @@ class GenerateParser:
             )
         return value
 
+    def _top(self, value: Any, params: SamplingParams, start: int | None, *, where: int) -> int:
+        """How many of the likeliest tokens to return for each token of a prompt that is only scored."""
+        size = self.engine.arch.vocab_size
+        if value is None or value == 0:
+            return 0
+        if type(value) is not int or not 0 < value <= size:
+            raise BadRequestError(f"top_logprobs_num must be in [0, {size}] for input_ids[{where}], got {value!r}")
+        if start is None or params.max_new_tokens:
+            raise BadRequestError(
+                f"top_logprobs_num={value} for input_ids[{where}] is offered for scoring: with return_logprob, "
+                "logprob_start_len and max_new_tokens=0"
+            )
+        return value
+
     def _seed(self, params: SamplingParams) -> int:
         if params.sampling_seed is not None:
             return params.sampling_seed
@@ -192,6 +211,13 @@ def _input_log_prob_json(request: Request) -> str:
     return _log_prob_json(scores[start - 1 :], request.prompt[start:])
 
 
+def _input_top_json(request: Request) -> str:
+    """`[[[lp,id,null], ...], ...]` by token from `logprob_start_len` on; null for the first of the sequence."""
+    start, found = request.input_log_prob_start or 0, request.input_top_log_probs or []
+    rows = [_log_prob_json(*zip(*row, strict=True)) for row in found[max(start - 1, 0) :]]
+    return "[" + ",".join(["null", *rows] if start == 0 else rows) + "]"
+
+
 def render(call: GenerateCall, engine: LocalEngine) -> bytes:
     """The JSON answer of a finished call."""
     texts = _texts(call.requests, engine)
@@ -213,6 +239,8 @@ def render(call: GenerateCall, engine: LocalEngine) -> bytes:
             extra += f',"output_token_logprobs":{_log_prob_json(request.log_probs, request.output_ids)}'
             if request.input_log_prob_start is not None and request.input_log_probs is not None:
                 extra += f',"input_token_logprobs":{_input_log_prob_json(request)}'
+                if request.top_log_probs:
+                    extra += f',"input_top_logprobs":{_input_top_json(request)}'
         body = json.dumps({"text": text, "output_ids": request.output_ids}, separators=(",", ":"))
         parts.append(body[:-1] + ',"meta_info":' + json.dumps(meta, separators=(",", ":"))[:-1] + extra + "}}")
     return (parts[0] if call.single else "[" + ",".join(parts) + "]").encode()

@@ -6,7 +6,7 @@ handed back; identical prompts are the caller's business (it passes each once).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,12 +25,22 @@ _ROW_STEP = 64
 @dataclass(slots=True)
 class Prefilled:
     """Per-layer keys `[prompts, kv, dim, length]` and values `[prompts, kv, length, dim]`, left-padded;
-    `hidden` `[prompts, hidden]` of the last token; `log_probs[i]` float32 `[length_i - 1]` or None."""
+    `hidden` `[prompts, hidden]` of the last token; `log_probs[i]` float32 `[length_i - 1]` or None; `likeliest[i]` ids
+    and log-probs `[length_i - 1, k]` of the likeliest tokens in the place of each but the first, or None."""
 
     keys: list[Tensor]
     values: list[Tensor]
     hidden: Tensor
     log_probs: list[Tensor | None]
+    likeliest: list[tuple[Tensor, Tensor] | None]
+
+    def top(self, prompt: int, tokens: int, count: int) -> list[list[tuple[float, int]]]:
+        """`(log-prob, id)` of the `count` likeliest tokens in the place of the first `tokens` but one; [] for 0."""
+        found = self.likeliest[prompt]
+        if found is None or count == 0:
+            return []
+        ids, values = (part[:tokens, :count].tolist() for part in found)
+        return [list(zip(*pair, strict=True)) for pair in zip(values, ids, strict=True)]
 
 
 def blocks(lengths: Sequence[int]) -> list[range]:
@@ -46,8 +56,9 @@ def blocks(lengths: Sequence[int]) -> list[range]:
     return result
 
 
-def prefill(decoder: Decoder, prompts: Sequence[Sequence[int]], score: Sequence[bool]) -> Prefilled:
-    """Run the model over `prompts`; `score[i]` asks for the log-probs (temperature 1) of prompt i's tokens."""
+def prefill(decoder: Decoder, prompts: Sequence[Sequence[int]], score: Sequence[bool], top: Sequence[int]) -> Prefilled:
+    """Run the model over `prompts`; `score[i]` asks for the log-probs (temperature 1) of prompt i's tokens, and
+    `top[i]` for that many of the likeliest tokens in their place."""
     arch, device = decoder.arch, decoder.device
     count, length = len(prompts), max(len(prompt) for prompt in prompts)
     tokens = torch.tensor([[0] * (length - len(p)) + list(p) for p in prompts], device=device)
@@ -57,6 +68,7 @@ def prefill(decoder: Decoder, prompts: Sequence[Sequence[int]], score: Sequence[
     keys = [torch.empty(count, kv, dim, length, dtype=decoder.dtype, device=device) for _ in range(arch.num_layers)]
     values = [torch.empty(count, kv, length, dim, dtype=decoder.dtype, device=device) for _ in range(arch.num_layers)]
     collected: list[list[Tensor]] = [[] for _ in prompts]
+    chosen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in prompts]
     step = max(1, CHUNK_TOKENS // count)
     arena = Arena()
     hidden = torch.empty(count, arch.hidden_size, dtype=decoder.dtype, device=device)
@@ -72,13 +84,22 @@ def prefill(decoder: Decoder, prompts: Sequence[Sequence[int]], score: Sequence[
         for index, wanted in enumerate(score):
             if wanted:
                 following = tokens[index, begin + 1 : end + 1]
-                collected[index].append(_log_probs(decoder, states[index, : following.shape[0]], following))
+                for scores, likeliest in _log_probs(decoder, states[index, : len(following)], following, top[index]):
+                    collected[index].append(scores)
+                    chosen[index].append(likeliest)
         if end == length:
             hidden.copy_(states[:, -1])
     log_probs: list[Tensor | None] = []
+    likeliest_of: list[tuple[Tensor, Tensor] | None] = []
     for index, wanted in enumerate(score):
-        log_probs.append(torch.cat(collected[index])[int(pads[index]) :] if wanted else None)
-    return Prefilled(keys, values, hidden, log_probs)
+        pad = int(pads[index])
+        log_probs.append(torch.cat(collected[index])[pad:] if wanted else None)
+        if wanted and top[index]:
+            pieces = [torch.cat([pair[part] for pair in chosen[index]])[pad:] for part in (0, 1)]
+            likeliest_of.append((pieces[0], pieces[1]))
+        else:
+            likeliest_of.append(None)
+    return Prefilled(keys, values, hidden, log_probs, likeliest_of)
 
 
 class _ChunkAttention:
@@ -108,12 +129,15 @@ class _ChunkAttention:
         return F.pad(result.transpose(1, 2).reshape(used, kv * group * dim), (0, 0, 0, padding))
 
 
-def _log_probs(decoder: Decoder, states: Tensor, following: Tensor) -> Tensor:
-    """Log-probs float32 `[n]` of the tokens `following` (int64 `[n]`) after hidden `states` `[n, hidden]`."""
-    parts = [
-        torch.log_softmax(decoder.head(states[first : first + _HEAD_ROWS]), -1).gather(
-            1, following[first : first + _HEAD_ROWS, None]
-        )
-        for first in range(0, states.shape[0], _HEAD_ROWS)
-    ]
-    return torch.cat(parts).squeeze(1) if parts else torch.empty(0, device=states.device)
+def _log_probs(
+    decoder: Decoder, states: Tensor, following: Tensor, top: int
+) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
+    """Log-probs float32 `[n]` of the tokens `following` (int64 `[n]`) after hidden `states` `[n, hidden]`, with ids and
+    log-probs `[n, top]` of the likeliest tokens; in pieces of n."""
+    for first in range(0, len(following), _HEAD_ROWS):
+        rows = torch.log_softmax(decoder.head(states[first : first + _HEAD_ROWS]), -1)
+        values, ids = rows.topk(top, dim=-1)
+        yield rows.gather(1, following[first : first + _HEAD_ROWS, None]).squeeze(1), (ids, values)
+    if len(following) == 0:
+        empty = torch.empty(0, top, device=states.device)
+        yield empty.new_empty(0), (empty.long(), empty)

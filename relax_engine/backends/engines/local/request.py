@@ -39,10 +39,12 @@ class Request:
     seed: int
     stop_ids: frozenset[int]
     input_log_prob_start: int | None = None
+    top_log_probs: int = 0
     output_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     spans: list[VersionSpan] = field(default_factory=list)
     input_log_probs: list[float] | None = None
+    input_top_log_probs: list[list[tuple[float, int]]] | None = None
     cached_tokens: int = 0
     retractions: int = 0
     finite: bool = True

@@ -201,19 +201,24 @@ class Scheduler:
         device, cursor = self.decoder.device, self.cache.cursor
         for request in requests:
             request.start, request.first_column = cursor - len(request.prefix), cursor - 1
-        wanted = [False] * len(prefixes)
+        wanted, top = [False] * len(prefixes), [0] * len(prefixes)
         for request, index in zip(requests, owner, strict=True):
             if request.input_log_prob_start is not None and request.input_log_probs is None:
                 wanted[index] = True
+                top[index] = max(top[index], request.top_log_probs)
         hidden = []
         for block in blocks([len(prefix) for prefix in prefixes]):
-            result = prefill(self.decoder, [prefixes[i] for i in block], [wanted[i] for i in block])
+            result = prefill(
+                self.decoder, [prefixes[i] for i in block], [wanted[i] for i in block], [top[i] for i in block]
+            )
             hidden.append(result.hidden)
             members = [i for i, index in enumerate(owner) if index in block]
             for i in members:
                 scores = result.log_probs[owner[i] - block.start]
                 if requests[i].input_log_prob_start is not None and scores is not None:
-                    requests[i].input_log_probs = scores[: len(requests[i].prompt) - 1].tolist()
+                    place, count = owner[i] - block.start, len(requests[i].prompt) - 1
+                    requests[i].input_log_probs = scores[:count].tolist()
+                    requests[i].input_top_log_probs = result.top(place, count, requests[i].top_log_probs)
             if first_row is not None:
                 self._store(first_row, members, [owner[i] - block.start for i in members], result)
         if first_row is None:

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from engine_models import CONTEXT, Reference, prompts
 
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.launch import EngineProcess, launch_engine
+from relax_engine.backends.engines.types import EngineRefusedError
 
 TEMPERATURES = (0.5, 1.0, 1.3)
 
@@ -50,6 +52,28 @@ async def test_long_prompts_are_computed_in_chunks(engine: EngineProcess, refere
         assert np.abs(expected - output.log_probs).max() < 1e-4
     sequence = [*batch[0], 7, 8, 9, 10][:CONTEXT]
     assert np.abs(reference.log_probs(sequence[:1], sequence[1:], 1.0) - scored[0]).max() < 1e-4
+
+
+async def test_a_teacher_scores_responses_and_the_likeliest_tokens_in_their_place(
+    engine: EngineProcess, reference: Reference
+) -> None:
+    sequences = prompts(5, seed=8, low=6, high=CONTEXT - 4)
+    sequences += [sequences[0], [5, 6]]  # the same twice, and one with a single prompt token
+    responses, top = [4, 1, 5, 2, 3, 2, 1], 3
+    async with EngineClient(engine.url) as client:
+        scored = await client.score_responses(sequences, responses, top=top)
+        plain = await client.score_responses(sequences[:2], responses[:2])
+        with pytest.raises(EngineRefusedError, match=r"top_logprobs_num must be in \[0, \d+\] .* got 999999"):
+            await client.score_responses(sequences[:1], [1], top=999999)
+    for sequence, count, output in zip(sequences, responses, scored, strict=True):
+        log_probs = torch.log_softmax(reference.logits(sequence)[-count - 1 : -1], -1)
+        expected = log_probs.topk(top)
+        assert output.input_top_ids.tolist() == expected.indices.tolist()
+        assert np.abs(output.input_top_log_probs - expected.values.numpy()).max() < 1e-4
+        sampled = log_probs.gather(1, torch.tensor(sequence[-count:])[:, None])[:, 0].numpy()
+        assert np.abs(output.input_log_probs - sampled).max() < 1e-4
+    assert plain[0].input_top_ids.size == 0
+    assert np.abs(plain[0].input_log_probs - scored[0].input_log_probs).max() < 1e-5
 
 
 async def test_bfloat16_stays_close(qwen3: Path, reference: Reference) -> None:

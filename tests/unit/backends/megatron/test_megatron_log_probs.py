@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from relax_engine.backends.megatron.log_probs import VocabSlice, token_log_probs
+from relax_engine.backends.megatron.log_probs import VocabSlice, likeliest, token_log_probs
 
 ROWS, VOCAB = 7, 11
 WHOLE = VocabSlice(0, VOCAB, None)
@@ -38,6 +38,28 @@ def test_log_probs_alone_have_the_same_gradient() -> None:
     [actual] = torch.autograd.grad(log_probs[:4].sum(), logits)
     expected = (logits / 0.5).log_softmax(-1).gather(1, targets[:, None])[:4].sum()
     torch.testing.assert_close(actual, torch.autograd.grad(expected, logits)[0])
+
+
+def test_several_targets_of_a_row() -> None:
+    logits, targets = _inputs()
+    several = torch.stack([targets, (targets + 1) % VOCAB, targets], dim=1)  # one of them twice
+    log_probs, entropy = token_log_probs(logits, several, WHOLE, temperature=0.5, entropy=True)
+    assert entropy is not None
+    expected = (logits / 0.5).log_softmax(-1)
+    torch.testing.assert_close(log_probs, expected.gather(1, several))
+    weights = torch.linspace(-1, 2, log_probs.numel()).view_as(log_probs)
+    [actual] = torch.autograd.grad((weights * log_probs).sum() + entropy.sum(), logits)
+    loss = (weights * expected.gather(1, several)).sum() - (expected.exp() * expected).sum()
+    torch.testing.assert_close(actual, torch.autograd.grad(loss, logits)[0])
+
+
+def test_the_likeliest_tokens() -> None:
+    logits, _ = _inputs()
+    padded = torch.cat([logits.detach(), torch.full((ROWS, 3), 50.0)], dim=1)
+    ids, log_probs = likeliest(padded, 4, WHOLE, temperature=0.5)
+    expected = (logits / 0.5).log_softmax(-1).topk(4)
+    assert ids.equal(expected.indices)
+    torch.testing.assert_close(log_probs, expected.values)
 
 
 def test_padding_columns_have_no_probability_and_no_gradient() -> None:
