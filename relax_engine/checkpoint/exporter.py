@@ -26,7 +26,7 @@ from relax_engine.checkpoint.families import model_spec
 from relax_engine.checkpoint.hf_directory import copy_companions, shard_names, write_config, write_index
 from relax_engine.checkpoint.hf_reader import hf_shapes, read_config
 from relax_engine.checkpoint.manager import resolve_checkpoint
-from relax_engine.checkpoint.mapping import Layout, ParameterMapping, WeightMap
+from relax_engine.checkpoint.mapping import SCORE, Layout, ParameterMapping, WeightMap
 from relax_engine.checkpoint.progress import byte_progress
 from relax_engine.checkpoint.safetensors_writer import PlannedTensor, plan_shards, write_safetensors
 
@@ -82,6 +82,11 @@ def export_checkpoint(
     weights = WeightMap(model_spec(read_config(origin)))
     source = resolve_checkpoint(dcp_dir)
     reader = DcpReader(source)
+    if SCORE in reader and weights.spec.num_labels is None:
+        raise DamagedCheckpointError(
+            f"{source} has a score layer (a critic), and the origin {origin} is a language model; give a "
+            "...ForSequenceClassification directory of the same sizes with one label"
+        )
     plan = [planned for mapping in weights.parameters.values() for planned in _plan(reader, weights, mapping, target)]
     shards = plan_shards(plan, max_shard_bytes)
     total = sum(planned.nbytes for planned in plan)

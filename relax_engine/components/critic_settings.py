@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from relax_engine.checkpoint.manager import CheckpointManager
 from relax_engine.config import RunConfig
 from relax_engine.config.critic import is_model_directory
 
@@ -15,10 +16,16 @@ def trains_actor(config: RunConfig, rollout_id: int) -> bool:
 def initial_critic(config: RunConfig) -> str:
     """Where a new critic's weights come from: a Hugging Face directory, or a checkpoint directory.
 
-    `--critic-load` where it is a model directory, else the actor's own initial weights.
+    `--critic-load` where it is a model directory or has checkpoints of another run, else the actor's own initial
+    weights. This run's own directories are not another run's: what a killed run left there without an actor beside it
+    is ahead of the actor.
     """
-    load = config.flat.critic_load
-    return str(load if load is not None and is_model_directory(load) else config.flat.ref_load)
+    flat = config.flat
+    load = flat.critic_load
+    if load is not None and is_model_directory(load):
+        return str(load)
+    elsewhere = load is not None and load not in (flat.critic_save, f"{flat.load}/critic")
+    return str(load if elsewhere and CheckpointManager(load).latest() else flat.ref_load)
 
 
 def critic_roots(config: RunConfig) -> list[str]:

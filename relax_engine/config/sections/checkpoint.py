@@ -28,9 +28,9 @@ class Checkpoint(Section):
     """Make the trained weights the reference after every so many rollouts. Default: the reference stays."""
 
     critic_load: str | None = None
-    """Checkpoint directory to resume the critic from, or the Hugging Face model that it starts as: a language model,
-    whose value head then starts at zero, or a `...ForSequenceClassification` with one label (a reward model). A new
-    critic starts from `--ref-load` otherwise. Default with a critic: `critic` in `--load`."""
+    """Checkpoint directory to resume the critic from, or what a new one starts as: another run's critic, or a Hugging
+    Face model, a language model (its value head starts at zero) or a `...ForSequenceClassification` with one label (a
+    reward model). A new critic starts from `--ref-load` otherwise. Default with a critic: `critic` in `--load`."""
 
     critic_save: str | None = None
     """Directory that receives the critic's checkpoints, at the same rollouts as the actor's. Default with a critic:

@@ -18,7 +18,7 @@ TOKENIZER_FILES = {"tokenizer.json": "{}", "tokenizer_config.json": '{"a": 1}', 
 def config(architecture: str = "Qwen3ForCausalLM", *, tied: bool = True, dtype: torch.dtype = torch.float32) -> dict:
     return {
         "architectures": [architecture],
-        "model_type": architecture.removesuffix("ForCausalLM").lower(),
+        "model_type": architecture.partition("For")[0].lower(),
         "num_hidden_layers": 3,
         "hidden_size": 24,
         "intermediate_size": 40,

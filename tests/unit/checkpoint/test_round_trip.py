@@ -7,6 +7,7 @@ from hf_models import assert_same_weights, config, make_model, read_weights
 
 from relax_engine.checkpoint import export_checkpoint, import_checkpoint
 from relax_engine.checkpoint.dcp_reader import DcpReader
+from relax_engine.checkpoint.errors import DamagedCheckpointError
 
 CASES = [
     pytest.param("Qwen3ForCausalLM", True, torch.float32, 1, id="qwen3-tied-fp32"),
@@ -14,6 +15,7 @@ CASES = [
     pytest.param("Qwen2ForCausalLM", True, torch.bfloat16, 1, id="qwen2-bias-tied-bf16"),
     pytest.param("LlamaForCausalLM", False, torch.float32, 2, id="llama-untied-fp32-sharded"),
     pytest.param("LlamaForCausalLM", False, torch.float16, 1, id="llama-untied-fp16"),
+    pytest.param("Qwen3ForSequenceClassification", True, torch.float32, 1, id="qwen3-scores"),
 ]
 
 
@@ -28,6 +30,19 @@ def test_hf_to_dcp_to_hf_to_dcp_is_bitwise_equal(tmp_path: Path, architecture, t
     assert sorted(first.keys()) == sorted(second.keys())
     assert_same_weights(*({key: reader.read(key) for key in reader.keys()} for reader in (first, second)))  # noqa: SIM118
     assert ("lm_head.weight" in read_weights(exported.path)) is not tied
+    assert ("score.weight" in read_weights(exported.path)) is architecture.endswith("ForSequenceClassification")
+
+
+def test_a_critic_is_exported_as_a_reward_model_and_not_as_a_language_model(tmp_path: Path):
+    """Its tied embedding would otherwise pass for a vocabulary projection."""
+    scores = {**config("Qwen3ForSequenceClassification"), "id2label": {"0": "value"}}
+    imported = import_checkpoint(make_model(tmp_path / "critic", scores), tmp_path / "run")
+    policy = make_model(tmp_path / "hf", config())
+    with pytest.raises(DamagedCheckpointError, match=r"has a score layer.*ForSequenceClassification"):
+        export_checkpoint(imported.root, tmp_path / "out", origin_hf_dir=policy)
+    assert not (tmp_path / "out").exists()
+    exported = export_checkpoint(imported.root, tmp_path / "out", origin_hf_dir=tmp_path / "critic")
+    assert read_weights(exported.path)["score.weight"].shape == (1, 24)
 
 
 def test_importing_and_exporting_twice_gives_the_same_bytes(tmp_path: Path):

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from relax_engine.checkpoint.manager import CheckpointManager
 from relax_engine.components.critic import explained_variance
 from relax_engine.components.critic_link import CriticTargets
 from relax_engine.components.critic_settings import critic_config, critic_roots, initial_critic, trains_actor
@@ -43,6 +44,16 @@ def test_a_model_directory_is_where_the_critic_starts_and_not_where_it_resumes(t
     assert critic_config(given).flat.hf_checkpoint == str(tmp_path)
     assert critic_roots(given) == ["out/critic"]
     assert initial_critic(config(critic_load="checkpoints", ref_load="ref")) == "ref"
+
+
+def test_a_new_critic_may_start_as_that_of_another_run_but_not_as_its_own_left_over(tmp_path: Path) -> None:
+    for name in ("other", "run/critic"):
+        with CheckpointManager(tmp_path / name).writing(1) as directory:
+            (directory / "weights").write_bytes(b"1")
+    other, run = str(tmp_path / "other"), str(tmp_path / "run")
+    assert initial_critic(config(critic_load=other, ref_load="ref")) == other
+    assert initial_critic(config(load=run, save=run, ref_load="ref")) == "ref"
+    assert initial_critic(config(critic_load=other, critic_save=other, save=run, ref_load="ref")) == "ref"
 
 
 def test_the_actor_waits_for_values_where_it_makes_advantages() -> None:
