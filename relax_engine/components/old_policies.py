@@ -37,13 +37,15 @@ class OldPolicies:
             self._group.discard_snapshot(_tag(self._kept.pop(0)))
 
     def log_probs(self, batch: ColumnBatch, *, temperature: float, max_tokens: int) -> Column:
-        """Log-probs of all response tokens, each row under the version of its first response token.
+        """Log-probs of all response tokens, each row under the oldest version of its tokens that count.
+
+        Rows without such tokens get zeros.
 
         Args:
             batch: columns `tokens`, `response_lengths` and `first_version`.
         """
         first = batch["first_version"].values
-        rows: list[np.ndarray] = [np.empty(0, np.float32)] * batch.num_rows
+        rows = [np.zeros(length, np.float32) for length in batch["response_lengths"].values]
         for version in np.unique(first[first >= 0]).tolist():
             index = np.flatnonzero(first == version)
             column = self._group.forward_log_probs(

@@ -18,10 +18,10 @@ from relax_engine.stream.columns import ColumnBatch
 class StalenessCheck:
     """Lets through the prompt groups of one partition of which no sample is older than `bound` at `version`.
 
-    A sample's age is that of its oldest tokens: `version` minus the version of its first response
-    token. A response that spans weight updates has tokens of `first_version .. last_version`, so no
-    segment of it is older than that. A group with one sample that is too old goes as a whole, since
-    its samples were normalised together. A sample without a response has no age.
+    A sample's age is that of its oldest tokens in the loss: `version` minus `first_version`. A response
+    that spans weight updates has tokens of `first_version .. last_version`, so no segment of it that
+    counts is older than that. A group with one sample that is too old goes as a whole, since its
+    samples were normalised together. A sample without a token that counts has no age.
     """
 
     version: int
