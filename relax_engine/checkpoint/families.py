@@ -94,6 +94,20 @@ def policy_spec(spec: ModelSpec) -> ModelSpec:
     return spec
 
 
+def classifier_spec(spec: ModelSpec) -> ModelSpec:
+    """`spec` as that of a classifier, which gives one score per label.
+
+    Raises:
+        UnsupportedModelError: it ends in a vocabulary projection.
+    """
+    if spec.num_labels is None:
+        raise UnsupportedModelError(
+            f"{spec.architecture} gives tokens, not scores; a classifier is a ...ForSequenceClassification model, with "
+            "its labels in id2label"
+        )
+    return spec
+
+
 def value_spec(spec: ModelSpec) -> ModelSpec:
     """The model that has the trunk of `spec` and one score per token.
 

@@ -12,6 +12,8 @@ from relax_engine.config.roles import has_teacher_role, old_policy_is_current, r
 
 SFT_COLUMNS = ("tokens", "response_lengths", "loss_masks")
 PAIR_COLUMNS = ("group_index", "sample_indices")
+SUPERVISED_COLUMNS = {"dpo": PAIR_COLUMNS, "seq_cls": ("class_targets",)}
+"""What supervised losses need beside tokens and masks."""
 ROLLOUT_COLUMNS = (
     "tokens",
     "response_lengths",
@@ -105,7 +107,7 @@ def teacher_columns(config: RunConfig) -> tuple[str, ...]:
 def actor_columns(config: RunConfig) -> list[str]:
     """Columns that a row must have before the actor may train on it."""
     if config.supervised:
-        return [*SFT_COLUMNS, *(PAIR_COLUMNS if config.flat.loss_type == "dpo" else ())]
+        return [*SFT_COLUMNS, *SUPERVISED_COLUMNS.get(config.flat.loss_type, ())]
     columns = [*ROLLOUT_COLUMNS, *teacher_columns(config)]
     if config.mode == "fully_async":
         settings = AlgorithmSettings.from_config(config.flat)

@@ -1,16 +1,19 @@
-"""The supervised producer: prompts with answers into the stream, for `--loss-type sft` and `dpo`."""
+"""The supervised producer: prompts with answers into the stream, for `--loss-type sft`, `dpo` and `seq_cls`."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from ray import serve
 
+from relax_engine.checkpoint.hf_reader import read_config
 from relax_engine.components.mode import PAIR_COLUMNS
 from relax_engine.components.role import Role, RoleContext, ingress
+from relax_engine.rollout.class_labels import class_names, class_targets
 from relax_engine.rollout.data_source import DataSettings, PromptDataSource
 from relax_engine.rollout.prompts import PromptDataError
 from relax_engine.rollout.tokenizer import load_tokenizer
@@ -22,7 +25,8 @@ class Sft(Role):
 
     An example is a prompt and its answer (`--label-key`); the loss covers the answer and the end
     token. For DPO it is a pair of rows: with the better answer, and with the worse one
-    (`--rejected-key`). The stream's row budget bounds how far it runs ahead.
+    (`--rejected-key`). For classification its answer is the end token alone, which stands for the
+    state at the end of the prompt. The stream's row budget bounds how far it runs ahead.
     """
 
     role: ClassVar[str] = "sft"
@@ -38,7 +42,7 @@ class Sft(Role):
         args = self.args
         self.tokenizer = load_tokenizer(args.hf_checkpoint)
         position = self.context.run_state.get("data_position")
-        keys = [args.label_key] if args.loss_type == "sft" else [args.label_key, args.rejected_key]
+        keys = [args.label_key, args.rejected_key] if args.loss_type == "dpo" else [args.label_key]
         settings = DataSettings.from_config(args)
         # One source for each answer, in step.
         self.sources = [
@@ -67,6 +71,28 @@ class Sft(Role):
         """Nothing to release."""
 
     def _next_batch(self) -> ColumnBatch:
+        return self._next_classes() if self.args.loss_type == "seq_cls" else self._next_answers()
+
+    def _next_classes(self) -> ColumnBatch:
+        """Prompts with the targets of their classes, float32 `[1, classes]` per row."""
+        names = class_names(read_config(Path(self.args.hf_checkpoint)))
+        multi_label = self.args.problem_type == "multi_label_classification"
+        samples = [sample for (sample,) in self.sources[0].get_groups(self.args.global_batch_size)]
+        targets = [
+            class_targets(sample.label or "", names, multi_label=multi_label, where=f"example {sample.index}")
+            for sample in samples
+        ]
+        return ColumnBatch(
+            {
+                "tokens": Column.ragged([[*s.tokens, self.tokenizer.eos_token_id] for s in samples], np.int32),
+                "response_lengths": Column.fixed(np.ones(len(samples)), np.int32),
+                "loss_masks": Column.ragged([[1]] * len(samples), np.uint8),
+                "class_targets": Column.ragged([np.array([row]) for row in targets], np.float32),
+            }
+        )
+
+    def _next_answers(self) -> ColumnBatch:
+        """Prompts with one answer, or with two."""
         end = self.tokenizer.eos_token_id
         examples = zip(*(source.get_groups(self.args.global_batch_size) for source in self.sources), strict=True)
         tokens, lengths, numbers = [], [], []

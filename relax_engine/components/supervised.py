@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 def supervised_columns(batch: ColumnBatch, config: RunConfig) -> dict[str, Column]:
     """The columns of the loss, without the division by the size of the batch.
 
-    `sft`: `loss_weights`, 1 for every answer token. `dpo`: those of `preference_columns`, of `log_probs` and, with a
-    reference, `ref_log_probs`; the rows must be whole pairs.
+    `sft`, `seq_cls`: `loss_weights`, 1 for every answer token. `dpo`: those of `preference_columns`, of `log_probs`
+    and, with a reference, `ref_log_probs`; the rows must be whole pairs.
     """
     masks = batch["loss_masks"]
-    if config.flat.loss_type == "sft":
+    if config.flat.loss_type != "dpo":
         return {"loss_weights": Column(masks.values.astype(np.float32), masks.offsets)}
     import torch
 
@@ -44,5 +44,5 @@ def supervised_columns(batch: ColumnBatch, config: RunConfig) -> dict[str, Colum
 
 
 def supervised_reduction(config: RunConfig) -> Reduction:
-    """What the loss is a mean over: answer tokens, or pairs."""
-    return "token_mean" if config.flat.loss_type == "sft" else "sample_mean"
+    """What the loss is a mean over: answer tokens (one for a class), or pairs."""
+    return "sample_mean" if config.flat.loss_type == "dpo" else "token_mean"

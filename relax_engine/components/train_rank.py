@@ -157,6 +157,7 @@ class TrainRank:
     @cached_property
     def _loss(self) -> LossFn:
         """The loss that the configuration and the head ask for."""
+        from relax_engine.algorithms.classification import ClassificationLoss
         from relax_engine.algorithms.custom_loss import CustomLoss
         from relax_engine.algorithms.objective import make_policy_loss
         from relax_engine.algorithms.preference import PreferenceLoss
@@ -168,6 +169,10 @@ class TrainRank:
             return make_sft_loss()
         if flat.loss_type == "dpo":
             return PreferenceLoss()
+        if flat.loss_type == "seq_cls":
+            return ClassificationLoss(
+                multi_label=flat.problem_type == "multi_label_classification", threshold=flat.classification_threshold
+            )
         settings = AlgorithmSettings.from_config(flat)
         if self.value_head:
             return make_value_loss(settings)

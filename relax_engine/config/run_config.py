@@ -141,8 +141,8 @@ class RunConfig(BaseModel):
 
     @property
     def supervised(self) -> bool:
-        """Whether the rows come from files (`sft`, `dpo`), rather than from sampling and rewards."""
-        return self.algorithm.loss_type in ("sft", "dpo")
+        """Whether the rows come from files (`sft`, `dpo`, `seq_cls`), rather than from sampling and rewards."""
+        return self.algorithm.loss_type in ("sft", "dpo", "seq_cls")
 
     @property
     def staleness_bound(self) -> int:

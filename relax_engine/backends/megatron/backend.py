@@ -36,7 +36,7 @@ from relax_engine.backends.megatron.spec import PackedSequences
 from relax_engine.backends.megatron.training_state import Training, read_checkpoint, write_checkpoint
 from relax_engine.backends.megatron.weights import load_tensors, named_hf_tensors
 from relax_engine.checkpoint.dcp_reader import DcpReader
-from relax_engine.checkpoint.families import model_spec, policy_spec, value_spec
+from relax_engine.checkpoint.families import classifier_spec, model_spec, policy_spec, value_spec
 from relax_engine.checkpoint.hf_reader import HfReader, read_config
 from relax_engine.checkpoint.mapping import SCORE, WeightMap
 from relax_engine.stream.columns import Column, ColumnBatch
@@ -44,6 +44,8 @@ from relax_engine.stream.columns import Column, ColumnBatch
 if TYPE_CHECKING:
     from relax_engine.config import RunConfig
 
+HEADS = {"policy": policy_spec, "value": value_spec, "classifier": classifier_spec}
+"""What makes of a checkpoint's architecture the one of a head."""
 ROUND_TO = 64
 """Token counts of micro-batches are rounded to this: libraries prepare a matrix product once for each shape."""
 
@@ -82,7 +84,7 @@ class MegatronBackend:
         settings = config if isinstance(config, BackendSettings) else read_settings(config.flat, layout=layout)
         self.settings = settings
         spec = model_spec(read_config(Path(settings.hf_checkpoint)))
-        self.spec = value_spec(spec) if settings.value_head else policy_spec(spec)
+        self.spec = HEADS[settings.head](spec)
         self.weights = WeightMap(self.spec)
         parallel.join(rank, world_size, init_method, settings.layout, settings.seed)
         self.iteration = 0
@@ -120,7 +122,7 @@ class MegatronBackend:
         Returns:
             Ragged float32 column in the compact response layout, rows in the batch's order.
         """
-        if self.settings.value_head:
+        if self.settings.head == "value":
             raise RuntimeError("a backend with a value head has no log-probs; use forward_values")
         return self._forward_rows(batch, temperature=temperature, max_tokens=max_tokens)
 
@@ -134,7 +136,7 @@ class MegatronBackend:
         Returns:
             Ragged float32 column in the compact response layout, rows in the batch's order.
         """
-        if not self.settings.value_head:
+        if self.settings.head != "value":
             raise RuntimeError("forward_values needs a backend with a value head")
         return self._forward_rows(batch, temperature=1.0, max_tokens=max_tokens)
 
@@ -410,7 +412,7 @@ class MegatronBackend:
 
     def _new_head(self, directory: Path) -> dict[str, Tensor]:
         """The initial zeros of a value head, where a language model's checkpoint has none."""
-        if not self.settings.value_head or SCORE in DcpReader(directory):
+        if self.settings.head != "value" or SCORE in DcpReader(directory):
             return {}
         return {SCORE: torch.zeros(self.weights.parameters[SCORE].shape)}
 

@@ -113,22 +113,24 @@ class PolicyModel(ResponseModel):
 
 
 class ValueModel(ResponseModel):
-    """`forward(...)` returns `[R]` float32 values: of the state before each response token.
+    """`forward(...)` returns float32 scores of the state before each response token: `[R]` for one label (the values of
+    a critic), `[labels, R]` for several.
 
-    The head is one row without bias, the same on every tensor-parallel rank. A new one is zero, so that the first
-    values are 0 and the trunk keeps its weights until the head has learnt something.
+    The head is one row per label without bias, the same on every tensor-parallel rank. A new one is zero, so that the
+    first values are 0 and the trunk keeps its weights until the head has learnt something.
     """
 
     def __init__(self, spec: ModelSpec, config: TransformerConfig) -> None:
         # A tied model has no output layer of its own, which leaves the vocabulary projection out.
         super().__init__(dataclasses.replace(spec, tie_word_embeddings=True), config)
-        self.score = torch.nn.Linear(spec.hidden_size, 1, bias=False)
+        self.score = torch.nn.Linear(spec.hidden_size, spec.num_labels or 1, bias=False)
         torch.nn.init.zeros_(self.score.weight)
 
     def _postprocess(self, hidden_states: Tensor, *, labels: ResponseTargets, **_: Any) -> Tensor:
         """Megatron's hook between the last layer and the output; `hidden_states` is `[tokens, 1, hidden]`."""
         selected = self._states(hidden_states, labels, partial_gradients=False)
-        return torch.mv(selected.float(), self.score.weight[0].float())[: labels.count]
+        scores = torch.mm(self.score.weight.float(), selected.float().T)[:, : labels.count]
+        return scores[0] if len(scores) == 1 else scores
 
 
 def build_model(

@@ -82,6 +82,10 @@ class OptimizerSettings:
             )
 
 
+Head = Literal["policy", "value", "classifier"]
+"""What the model ends in: log-probabilities, one value, or one score per label."""
+
+
 @dataclass(frozen=True, slots=True)
 class BackendSettings:
     """Everything that `MegatronBackend` reads from the configuration, and which head the model has."""
@@ -92,13 +96,14 @@ class BackendSettings:
     recompute: RecomputeSettings = RecomputeSettings()
     dtype: torch.dtype = torch.float32
     seed: int = 1234
-    value_head: bool = False
+    head: Head = "policy"
 
 
 def read_settings(flat: Any, *, layout: ParallelLayout | None = None, value_head: bool = False) -> BackendSettings:
     """Read the flat configuration view (`RunConfig.flat`); `layout` replaces the configured one.
 
-    With `value_head` the model ends in one value per token, in the place of log-probabilities.
+    With `value_head` the model ends in one value per token, for `seq_cls` in one score per label, else in
+    log-probabilities.
 
     Raises:
         ValueError: a parallelism that this backend does not offer, or contradictory values.
@@ -113,7 +118,7 @@ def read_settings(flat: Any, *, layout: ParallelLayout | None = None, value_head
         recompute=RecomputeSettings(flat.recompute_granularity, flat.recompute_method, flat.recompute_num_layers),
         dtype=torch.bfloat16 if flat.bf16 else torch.float32,
         seed=flat.seed,
-        value_head=value_head,
+        head="value" if value_head else "classifier" if flat.loss_type == "seq_cls" else "policy",
     )
 
 

@@ -69,6 +69,12 @@ def one_behaviour_policy(config: RunConfig, report: Reporter) -> Findings:
                 "with the engine's log-probs as the old policy every importance weight is 1",
                 "remove one of the two flags",
             )
+        elif getattr(settings, name) and name != "use_tis" and _compares_with_behaviour(config):
+            yield report.error(
+                f"{name} advantage_estimator",
+                "the algorithm already compares with the policy that sampled, so there is nothing left to correct",
+                f"remove {flag_name(name)}",
+            )
 
 
 @rule
@@ -80,6 +86,12 @@ def one_reduction(config: RunConfig, report: Reporter) -> Findings:
             "calculate_per_token_loss loss_constant_length",
             "these are two different ways to average token losses",
             "keep one of them",
+        )
+    if settings.custom_pg_loss_reducer_function_path is not None and settings.loss_constant_length is not None:
+        yield report.error(
+            "custom_pg_loss_reducer_function_path loss_constant_length",
+            "your function reduces the policy loss, and the constant would not act on it",
+            "remove --loss-constant-length",
         )
 
 
@@ -153,6 +165,9 @@ def loss_has_what_it_needs(config: RunConfig, report: Reporter) -> Findings:
     given = [name for name in ("dpo_beta", "dpo_reference_free", "rejected_key") if name in config.explicit()]
     if given and not pairs:
         yield report.warning(f"{' '.join(given)} loss_type", "without effect", "--loss-type dpo")
+    of_classes = [name for name in ("problem_type", "classification_threshold") if name in config.explicit()]
+    if of_classes and settings.loss_type != "seq_cls":
+        yield report.warning(f"{' '.join(of_classes)} loss_type", "without effect", "--loss-type seq_cls")
     custom = settings.loss_type == "custom_loss"
     if custom != (settings.custom_loss_function_path is not None):
         yield report.error(
@@ -200,3 +215,11 @@ def learning_rate_schedule(config: RunConfig, report: Reporter) -> Findings:
             "the warm-up ends after the decay",
             f"--lr-warmup-iters {decay - 1} or less",
         )
+
+
+def _compares_with_behaviour(config: RunConfig) -> bool:
+    """Whether the algorithm's own ratio is that of the current to the sampling policy."""
+    from relax_engine.algorithms.registry import get, names
+
+    name = config.algorithm.advantage_estimator
+    return name in names() and get(name).ratio_to_behaviour

@@ -15,6 +15,7 @@ def model_directory(config: RunConfig, report: Reporter) -> Findings:
     from relax_engine.checkpoint.families import (
         UnknownArchitectureError,
         UnsupportedModelError,
+        classifier_spec,
         model_spec,
         policy_spec,
     )
@@ -32,7 +33,8 @@ def model_directory(config: RunConfig, report: Reporter) -> Findings:
         return
     try:
         hf_config = json.loads(description.read_text(encoding="utf-8"))
-        spec = policy_spec(model_spec(hf_config))
+        with_head = classifier_spec if config.algorithm.loss_type == "seq_cls" else policy_spec
+        spec = with_head(model_spec(hf_config))
     except json.JSONDecodeError as error:
         yield report.error("hf_checkpoint", f"config.json is not valid JSON: {error}", "download the model again")
         return

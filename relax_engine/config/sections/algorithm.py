@@ -13,9 +13,16 @@ class Algorithm(Section):
     advantage_estimator: str = "grpo"
     """Algorithm, by its name in the registry (`relax_engine/algorithms`)."""
 
-    loss_type: Literal["policy_loss", "sft", "dpo", "custom_loss"] = "policy_loss"
+    loss_type: Literal["policy_loss", "sft", "dpo", "seq_cls", "custom_loss"] = "policy_loss"
     """`policy_loss` for reinforcement learning; `sft` for supervised training on the same prompt files, `dpo` on pairs
-    of answers; `custom_loss` for reinforcement learning with `--custom-loss-function-path`."""
+    of answers, `seq_cls` on class labels; `custom_loss` for reinforcement learning with
+    `--custom-loss-function-path`."""
+
+    problem_type: Literal["single_label_classification", "multi_label_classification"] = "single_label_classification"
+    """`seq_cls`: exactly one label per row and a cross entropy over all, or any number and a binary one for each."""
+
+    classification_threshold: float = flag(0.5, gt=0, lt=1)
+    """Probability from which a label counts as predicted in the accuracy of `multi_label_classification`."""
 
     custom_loss_function_path: str | None = None
     """Your loss for `--loss-type custom_loss`: `fn(args, batch, log_probs, sum_of_sample_mean)` returns

@@ -71,7 +71,7 @@ def reference(model: Any, batch: ColumnBatch) -> torch.Tensor:
 
 
 def value_settings(checkpoint: Path, layout: ParallelLayout | None = None, **options: Any) -> BackendSettings:
-    return make_settings(checkpoint, layout, value_head=True, **options)
+    return make_settings(checkpoint, layout, head="value", **options)
 
 
 def fit(backend: MegatronBackend, batch: ColumnBatch, **cut: Any) -> dict[str, float]:
