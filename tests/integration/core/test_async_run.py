@@ -25,6 +25,8 @@ def result(ray_cluster: None, tiny: Any, tmp_path_factory: pytest.TempPathFactor
         kl_loss_coef=0.01,
         num_rollout=STEPS,
         num_iters_per_train_update=2,
+        weight_sync_transport="shared_memory",
+        weight_sync_mode="delta",
     )
     return train(config)
 
