@@ -145,6 +145,33 @@ async def test_an_engine_that_comes_late_starts_with_the_newest_stored_version(
         assert (await state(late))[0] == "4"
 
 
+async def test_an_engine_receives_into_the_memory_of_the_version_before_the_last(
+    sender: WeightSender, pair: list[EngineProcess], new_model: Path
+) -> None:
+    engine = pair[:1]
+    async with EngineClient(engine[0].url, timeout_s=TIMEOUT) as client:
+
+        async def buffers() -> int:
+            return int((await client.server_info())["weight_buffer_bytes"])
+
+        await client.release_memory()
+        await client.resume_memory()
+        assert await buffers() == 0
+        await sender.push(tensors_of(new_model), receivers(engine), 1)
+        one = await buffers()
+        sizes = []
+        for version in (2, 3, 4):
+            await sender.push(tensors_of(new_model), receivers(engine), version)
+            sizes.append(await buffers())
+        assert sizes == [sizes[0]] * 3
+        total = sum(tensor.nbytes for _, tensor in tensors_of(new_model)())
+        assert total <= one < sizes[0] <= 2 * one
+        # Memory that an engine gives back includes what it kept for the next sync.
+        await client.release_memory()
+        assert await buffers() < sizes[0]
+        await client.resume_memory()
+
+
 async def test_compressed_buckets_arrive_whole(
     make_sender: Callable[..., WeightSender], pair: list[EngineProcess], new_model: Path
 ) -> None:

@@ -107,6 +107,7 @@ def main(argv: list[str] | None = None) -> int:
     app = build_app(engine, receiver)
     address = {"fd": args.fd} if args.fd is not None else {"host": args.host, "port": args.port}
     uvicorn.run(app, log_level="warning", access_log=False, timeout_keep_alive=75, **address)
+    receiver.close()
     engine.close()
     return 0
 

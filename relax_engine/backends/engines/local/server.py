@@ -26,7 +26,8 @@ from relax_engine.backends.engines.local.fields import Body
 from relax_engine.backends.engines.local.generate_api import GenerateParser, render
 from relax_engine.backends.engines.local.metrics import load_report, prometheus_text
 from relax_engine.backends.engines.local.request import Batch, Request
-from relax_engine.backends.engines.local.weight_update import Arriving, WeightReceiver
+from relax_engine.backends.engines.local.weight_sources import Arriving
+from relax_engine.backends.engines.local.weight_update import WeightReceiver
 
 logger = logging.getLogger(__name__)
 
@@ -216,6 +217,7 @@ class EngineServer:
                 "random_seed": options.random_seed,
                 "paused": engine.paused,
                 "weight_update": self.receiver.state,
+                "weight_buffer_bytes": self.receiver.buffer_nbytes,
                 "weight_version": engine.scheduler.version,
                 "internal_states": [load_report(engine)],
             }

@@ -1,7 +1,8 @@
-"""Receiving weights: update groups, shared memory, the begin/end transaction, loading from disk or object store.
+"""Receiving weights: update groups, the begin/end transaction, loading from disk.
 
 Runs in a worker thread of the server while the engine keeps its own thread; only the final adoption is a
-command to the engine. What does not live here: the sending side (`relax_engine.weight_sync.sender`).
+command to the engine. What does not live here: where tensors come from (`weight_sources.py`), the sending side
+(`relax_engine.weight_sync.sender`).
 """
 
 from __future__ import annotations
@@ -11,21 +12,18 @@ import enum
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from relax_engine.backends.engines.local.arch import load_architecture
 from relax_engine.backends.engines.local.engine import LocalEngine
 from relax_engine.backends.engines.local.errors import ModelError, WeightUpdateError
-from relax_engine.backends.engines.local.weights import check_tensor, expected_shapes, read_weights
-from relax_engine.weight_sync.arrival import DamagedBucketError, HeldWeights, arrival_buffer, take_copy, unpack, verify
+from relax_engine.backends.engines.local.weight_sources import Arrived, Arriving, copy_shared, read_model, read_stored
+from relax_engine.backends.engines.local.weights import check_tensor, expected_shapes
+from relax_engine.weight_sync.arrival import DamagedBucketError, HeldWeights, arrival_buffer, unpack, verify
 from relax_engine.weight_sync.buckets import unflatten
 from relax_engine.weight_sync.buffers import BufferPool
-from relax_engine.weight_sync.messages import BucketMeta, TensorMeta
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +128,7 @@ class WeightReceiver:
         Raises:
             WeightUpdateError: as `receive`.
         """
-        return self._stage(lambda: self._copy(serialized, checksum), version, flush)
+        return self._stage(lambda: copy_shared(serialized, checksum, self.engine.arch, self._buffers), version, flush)
 
     def end(self, version: str | None = None) -> str:
         """Adopt everything staged, and the version, between two steps of the engine.
@@ -162,7 +160,10 @@ class WeightReceiver:
 
         with self._lock:
             try:
-                tensors, held = self._read_stored(place) if is_stored_version(place) else self._read_model(place)
+                if is_stored_version(place):
+                    tensors, held = read_stored(place, self._held.digests, self.engine.arch)
+                else:
+                    tensors, held = read_model(place, self.engine.arch, self.engine.dtype), None
             except (ModelError, WeightStoreError) as error:
                 if self.state is UpdateState.OPEN:
                     self._reset(UpdateState.FAILED)
@@ -194,6 +195,11 @@ class WeightReceiver:
             self.load(url, version=version, flush=True)
         return url is not None
 
+    @property
+    def buffer_nbytes(self) -> int:
+        """Bytes of the buffers that received weights are in, or that are kept for the next ones."""
+        return self._buffers.nbytes
+
     def trim(self) -> None:
         """Give back the memory that was kept for the next transfer."""
         with self._lock:
@@ -216,7 +222,7 @@ class WeightReceiver:
 
     def _stage(
         self,
-        receive: Callable[[], tuple[list[tuple[str, Tensor]], dict[str, int] | None]],
+        receive: Callable[[], Arrived],
         version: str | None,
         flush: bool,
     ) -> str:
@@ -242,9 +248,7 @@ class WeightReceiver:
     def _keeps(self, name: str, shape: Sequence[int]) -> bool:
         return check_tensor(self.engine.arch, self._shapes, name, tuple(shape))
 
-    def _receive(
-        self, bucket: Arriving, group_name: str, flattened: bool
-    ) -> tuple[list[tuple[str, Tensor]], dict[str, int] | None]:
+    def _receive(self, bucket: Arriving, group_name: str, flattened: bool) -> Arrived:
         group = self._groups.get(group_name)
         if group is None:
             raise WeightUpdateError(f"group_name {group_name!r} is not joined; joined: {sorted(self._groups)}")
@@ -260,36 +264,6 @@ class WeightReceiver:
         self._broadcast([tensor for _, tensor in named], group_name)
         return named, verify(meta, named) if meta.checksum else None
 
-    def _copy(self, serialized: bytes, checksum: str) -> tuple[list[tuple[str, Tensor]], dict[str, int] | None]:
-        from relax_engine.weight_sync.shared import open_tensors
-
-        named = open_tensors(serialized)
-        if not named:
-            raise WeightUpdateError("serialized_named_tensors has no tensors")
-        for name, tensor in named:
-            self._keeps(name, tensor.shape)
-        if not checksum:
-            return [(name, tensor.clone()) for name, tensor in named], None
-        metas = tuple(TensorMeta(name, _dtype_name(str(tensor.dtype)), tuple(tensor.shape)) for name, tensor in named)
-        return take_copy(BucketMeta(metas, checksum), named, self._buffers)
-
-    def _read_model(self, place: str) -> tuple[dict[str, Tensor], dict[str, int] | None]:
-        directory = Path(place)
-        arch = load_architecture(directory)
-        if arch.name != self.engine.arch.name:
-            raise ModelError(f"{directory} is a {arch.name}, the engine serves {self.engine.arch.name}")
-        return read_weights(self.engine.arch, directory, self.engine.dtype), None
-
-    def _read_stored(self, place: str) -> tuple[dict[str, Tensor], dict[str, int] | None]:
-        from relax_engine.weight_sync.store import read_version
-
-        manifest, tensors = read_version(place, self._held.digests)
-        kept = {name: tensor for name, tensor in tensors if self._keeps(name, tensor.shape)}
-        missing = sorted(self._shapes.keys() - manifest.digests.keys())
-        if missing:
-            raise ModelError(f"{place} lacks {len(missing)} tensors of the model, first {missing[0]!r}")
-        return kept, manifest.digests
-
     def _broadcast(self, tensors: Sequence[Tensor], group_name: str) -> None:
         """Receive `tensors` from rank 0 under the deadline; a failure costs the group."""
         group, timeout = self._groups[group_name], datetime.timedelta(seconds=self.timeout_s)
@@ -302,44 +276,3 @@ class WeightReceiver:
                 f"the broadcast in group {group_name!r} did not complete within {self.timeout_s:g} s: {error}; "
                 "the group is left, join a new one"
             ) from error
-
-
-@dataclass(frozen=True, slots=True)
-class Arriving:
-    """The description of a bucket, as a request has it. An empty checksum is not verified."""
-
-    names: Sequence[str]
-    dtypes: Sequence[str]
-    shapes: Sequence[Sequence[int]]
-    checksum: str
-    encoded_nbytes: int | None
-
-    def meta(self) -> BucketMeta:
-        """The description, checked.
-
-        Raises:
-            ModelError: lists of different lengths, or a dtype that weights do not have.
-        """
-        if not len(self.names) == len(self.dtypes) == len(self.shapes) or not self.names:
-            raise ModelError(
-                "names, dtypes and shapes must have one entry per tensor, got "
-                f"{len(self.names)}, {len(self.dtypes)} and {len(self.shapes)}"
-            )
-        tensors = (
-            TensorMeta(name, _dtype_name(dtype), tuple(shape))
-            for name, dtype, shape in zip(self.names, self.dtypes, self.shapes, strict=True)
-        )
-        return BucketMeta(tuple(tensors), self.checksum, self.encoded_nbytes)
-
-
-def _dtype_name(name: str) -> str:
-    """`float32` of `float32` or `torch.float32`.
-
-    Raises:
-        ModelError: not a floating-point dtype of torch.
-    """
-    short = str(name).removeprefix("torch.")
-    dtype = getattr(torch, short, None)
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ModelError(f"dtype {name!r} is not a floating-point dtype")
-    return short
