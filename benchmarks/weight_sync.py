@@ -90,7 +90,7 @@ class Peer:
     def raw_open(self, handles: Sequence[bytes]) -> None:
         """Map the two pieces of shared memory."""
         self.shared = [open_tensors(handle)[0][1].numpy() for handle in handles]
-        self.target = np.zeros(self.shared[0].size, dtype=np.uint8)
+        self.target = np.ones(self.shared[0].size, dtype=np.uint8)
 
     def raw_copy(self, turn: int, nbytes: int) -> None:
         """Copy one piece out."""
@@ -242,15 +242,31 @@ def measure(options: argparse.Namespace, store: str) -> dict[str, Any]:
     if options.object_store:
         runs["object_store"] = lambda version: sync(receiver, tensors, senders["object_store"], version)
     rates: dict[str, list[float]] = {name: [] for name in runs}
+    costs: dict[str, list[float]] = {name: [] for name in runs}
+    processes = [psutil.Process(), psutil.Process(peer.pid)]
     for repetition in range(-WARM_UPS + 1, options.repetitions + 1):
         for name, run in runs.items():
+            before = cpu_seconds(processes)
             rate = total / 1e9 / run(repetition)
-            print(f"{repetition if repetition > 0 else 'warm-up'} {name}: {rate:.2f} GB/s", flush=True)
+            cost = (cpu_seconds(processes) - before) / (total / 1e9)
+            label = repetition if repetition > 0 else "warm-up"
+            print(f"{label} {name}: {rate:.2f} GB/s, {cost:.2f} CPU s/GB", flush=True)
             if repetition > 0:
                 rates[name].append(rate)
+                costs[name].append(cost)
     pipe.send(None)
     peer.join(30)
-    return {"bytes": total, "gigabytes_per_second": rates}
+    return {"bytes": total, "gigabytes_per_second": rates, "cpu_seconds_per_gigabyte": costs}
+
+
+def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
+    """CPU time that the processes have had."""
+    return float(sum(times.user + times.system for times in (process.cpu_times() for process in processes)))
+
+
+def median_ratio(rates: dict[str, list[float]], name: str, raw: str) -> float:
+    """Median over the repetitions of a sync's rate by the raw rate measured just before it."""
+    return statistics.median(mine / theirs for mine, theirs in zip(rates[name], rates[raw], strict=True))
 
 
 def main() -> None:
@@ -258,7 +274,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parameters", type=int, default=1_000_000_000, help="float32 values; 13 bytes of RAM each")
     parser.add_argument("--bucket-mib", type=int, default=128)
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--object-store", action="store_true", help="also write to and read from a directory")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/weight_sync.json")
     options = parser.parse_args()
@@ -272,10 +288,10 @@ def main() -> None:
         result = measure(options, store)
     finally:
         shutil.rmtree(store)
-    medians = {name: statistics.median(rates) for name, rates in result["gigabytes_per_second"].items()}
+    rates = result["gigabytes_per_second"]
     ratios = {
-        "broadcast / gloo": medians["broadcast"] / medians["gloo"],
-        "shared_memory / memcpy": medians["shared_memory"] / medians["memcpy"],
+        "broadcast / gloo": median_ratio(rates, "broadcast", "gloo"),
+        "shared_memory / memcpy": median_ratio(rates, "shared_memory", "memcpy"),
     }
     for name, ratio in ratios.items():
         print(f"{name}: {ratio:.2f}")
@@ -287,7 +303,7 @@ def main() -> None:
         "cores": psutil.cpu_count(),
         "load_average": psutil.getloadavg(),
     }
-    document = {"setup": setup, "medians": medians, "ratios": ratios, **result}
+    document = {"setup": setup, "ratios": ratios, **result}
     options.out.write_text(json.dumps(document, indent=1) + "\n")
 
 

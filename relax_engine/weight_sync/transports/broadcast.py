@@ -169,7 +169,8 @@ async def _absent(
             for receiver, rank, task in zip(receivers, ranks, joining, strict=True)
             if missing.intersection(range(rank, rank + receiver.processes))
         }
-        if all(task.done() for task in absent.values()) or not deadline.left():
+        settled = 0 not in missing and all(task.done() for task in absent.values())
+        if settled or not deadline.left():
             return set(absent)
         await asyncio.sleep(_POLL_S)
 
