@@ -189,7 +189,7 @@ async def test_faults_between_buckets_of_every_transport(fleet: Fleet, new_model
 async def test_two_hundred_syncs_in_a_storm(fleet: Fleet, new_model: Path, tmp_path: Path) -> None:
     named = sorted(load_file(new_model / "model.safetensors").items())
     draw = random.Random(0)
-    faults = [draw.choice(FAULTS) if draw.random() < 0.4 else None for _ in range(200)]
+    faults = [draw.choice(FAULTS) if draw.random() < 0.3 else None for _ in range(200)]
     seen = await storm(fleet, named, tmp_path, faults)
     assert seen["committed"] >= 200
     assert seen["quarantined"] >= 20
