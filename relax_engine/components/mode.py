@@ -100,8 +100,11 @@ def forward_columns(config: RunConfig) -> dict[str, str]:
 
 
 def teacher_columns(config: RunConfig) -> tuple[str, ...]:
-    """What the teacher role adds to every row; () where there is none."""
-    return DistillationSettings.from_config(config.flat).columns if has_teacher_role(config) else ()
+    """What the teacher role adds to every row, and which teacher that was where there are several; () without one."""
+    if not has_teacher_role(config):
+        return ()
+    routed = ("teacher",) if config.flat.opd_teacher_routes else ()
+    return (*routed, *DistillationSettings.from_config(config.flat).columns)
 
 
 def actor_columns(config: RunConfig) -> list[str]:

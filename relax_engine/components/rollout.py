@@ -33,7 +33,7 @@ from relax_engine.rollout.prefetch import PromptPrefetcher
 from relax_engine.rollout.recorded_rollout import RecordedRollout
 from relax_engine.rollout.sampling import SamplingSettings
 from relax_engine.rollout.tokenizer import load_tokenizer
-from relax_engine.types import SampleGroup
+from relax_engine.types import Sample, SampleGroup
 from relax_engine.utils.hooks import load_function
 
 
@@ -77,7 +77,7 @@ class Rollout(Role):
         args = self.args
         if args.load_debug_rollout_data is not None:
             return RecordedRollout(args.load_debug_rollout_data, args.rollout_batch_size, self._admit)
-        hooks = FlowHooks(self._admit, self.prompts.group, self.rewards.score, self._give_up, self.record_phase)
+        hooks = FlowHooks(self._admit, self.prompts.group, self._score, self._give_up, self.record_phase)
         if args.rollout_function_path is not None:
             function = RolloutFunction(args.rollout_function_path, self.pool, args, self.stream)
             return CustomRollout(function, hooks, self.buffer)
@@ -135,6 +135,11 @@ class Rollout(Role):
         await self.flow.weights_arrived(version)
         async with self._version_changed:
             self._version_changed.notify_all()
+
+    async def _score(self, samples: Sequence[Sample]) -> None:
+        """Score samples, unless that is left to the processing of whole groups."""
+        if not self.args.defer_reward_to_post_process:
+            await self.rewards.score(samples)
 
     async def wait_for_version(self, version: int) -> None:
         """Return when the engines hold weights of `version` or later; at once where they never change."""

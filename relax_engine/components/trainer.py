@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -28,6 +28,7 @@ from relax_engine.components.mode import (
 )
 from relax_engine.components.old_policies import OldPolicies
 from relax_engine.components.partition import PartitionReader
+from relax_engine.components.source_metrics import SOURCE_COLUMNS, source_metrics
 from relax_engine.components.supervised import supervised_columns, supervised_reduction
 from relax_engine.components.teacher_scorers import model_columns
 from relax_engine.components.train_group import TrainGroup
@@ -86,7 +87,7 @@ class PartitionTrainer:
             targets: takes what a critic is to learn from the rows, where advantages are computed in process.
         """
         check = StalenessCheck(version, self.config.staleness_bound)
-        outcome = PartitionOutcome(check)
+        outcome = PartitionOutcome(check, list(self.args.opd_teacher_routes))
         self._log_prob_gap = None
         steps: Iterable[Iterable[ColumnBatch]] = (
             self._prepared(reader.parts(step), outcome, targets) for step in range(steps_per_rollout(self.config))
@@ -206,8 +207,10 @@ class PartitionOutcome:
 
     PROBE_ROWS = 4
 
-    def __init__(self, staleness: StalenessCheck) -> None:
+    def __init__(self, staleness: StalenessCheck, sources: Sequence[str] = ()) -> None:
         self.staleness = staleness
+        self.sources = sources
+        """Names of the teachers, where samples have different ones."""
         self.steps: list[dict[str, float]] = []
         self.rows = 0
         self.tokens = 0
@@ -219,6 +222,7 @@ class PartitionOutcome:
         self.recorded_steps: list[RecordedStep] = []
         """Every step as it was trained, where the run keeps it (`--save-debug-train-data`)."""
         self._policies: list[ColumnBatch] = []
+        self._distilled: list[ColumnBatch] = []
 
     def add(self, batch: ColumnBatch) -> None:
         """Count rows that are trained."""
@@ -230,6 +234,8 @@ class PartitionOutcome:
         self.tokens += int(batch["tokens"].lengths.sum())
         if "log_probs" in batch and "rollout_log_probs" in batch:
             self._policies.append(batch.only(["log_probs", "rollout_log_probs", "loss_masks"]))
+        if self.sources:
+            self._distilled.append(batch.only(SOURCE_COLUMNS))
 
     def metrics(self) -> dict[str, float]:
         """`train/...` means over the optimizer steps (none when nothing was trained), `mismatch/...` and staleness."""
@@ -238,4 +244,6 @@ class PartitionOutcome:
         metrics["perf/samples"] = float(self.rows)
         if self._policies:
             metrics |= mismatch(ColumnBatch.concat(self._policies))
+        if self._distilled:
+            metrics |= source_metrics(ColumnBatch.concat(self._distilled), self.sources)
         return metrics | step_sample_size(metrics, prefix="train/") | self.staleness.metrics()

@@ -35,6 +35,8 @@ class RewardStage:
     shaping: ShapingSettings = field(default_factory=ShapingSettings)
     reward_key: str | None = None
     post_process: Callable[..., Any] | None = None
+    deferred: bool = False
+    """Samples were not scored: what `post_process` returns as raw (else as processed) becomes the sample's reward."""
     args: Any = None
 
     @classmethod
@@ -52,6 +54,7 @@ class RewardStage:
             ShapingSettings.from_config(args),
             args.reward_key,
             load_function(path) if path else None,
+            args.defer_reward_to_post_process,
             args,
         )
 
@@ -78,7 +81,9 @@ class RewardStage:
         assert self.post_process is not None
         result = self.post_process(self.args, list(samples))
         raw, processed = result if isinstance(result, tuple) else (None, result)
-        if raw is None:
+        if raw is None and self.deferred:
+            raw = processed
+        elif raw is None:
             raw = [sample.get_reward_value(self.reward_key) for sample in samples]
         rewards = np.array(raw, np.float32), np.array(processed, np.float32)
         if any(values.shape != (len(samples),) for values in rewards):
@@ -88,4 +93,7 @@ class RewardStage:
                 f"{[list(values.shape) for values in rewards]} for {len(samples)} samples; return a list with one "
                 "number per sample, or (raw list, processed list)"
             )
+        if self.deferred:
+            for sample, value in zip(samples, rewards[0].tolist(), strict=True):
+                sample.reward = value if self.reward_key is None else {self.reward_key: value}
         return rewards

@@ -13,9 +13,9 @@ from relax_engine.config.run_config import RunConfig
 @rule
 def reward_is_named(config: RunConfig, report: Reporter) -> Findings:
     """There is something to score responses with."""
-    if config.supervised:
-        return
     reward = config.reward
+    if config.supervised or reward.defer_reward_to_post_process:
+        return
     if reward.rm_type is None and reward.custom_rm_path is None:
         yield report.warning(
             "rm_type custom_rm_path",
@@ -34,6 +34,26 @@ def group_reward_is_custom(config: RunConfig, report: Reporter) -> Findings:
             "group_rm custom_rm_path",
             "built-in rewards score single samples",
             "remove --group-rm, or name a function that takes a list of samples with --custom-rm-path",
+        )
+
+
+@rule
+def deferred_rewards_come(config: RunConfig, report: Reporter) -> Findings:
+    """Rewards that are not made on the way are made by the user's processing, after filters have seen the groups."""
+    reward = config.reward
+    if not reward.defer_reward_to_post_process:
+        return
+    if reward.custom_reward_post_process_path is None:
+        yield report.error(
+            "defer_reward_to_post_process custom_reward_post_process_path",
+            "nothing would give rewards",
+            "name a function with --custom-reward-post-process-path",
+        )
+    if config.rollout.dynamic_sampling_filter_path is not None:
+        yield report.error(
+            "defer_reward_to_post_process dynamic_sampling_filter_path",
+            "the filter would see groups without rewards",
+            "remove one of the two flags",
         )
 
 

@@ -25,6 +25,9 @@ class Reward(Section):
     """Your processing of rewards in place of penalties and group normalisation: `fn(args, samples)` gets the samples of
     whole groups and returns a list of numbers, or `(raw list, processed list)`."""
 
+    defer_reward_to_post_process: bool = False
+    """Do not score samples on the way: `--custom-reward-post-process-path` gives the rewards of whole groups."""
+
     overlong_buffer_len: int | None = flag(None, ge=1, unit="tokens")
     """Length of the slope before `--rollout-max-response-len` over which the overlong penalty of DAPO grows. Default:
     no penalty."""

@@ -299,6 +299,17 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "error",
         "Fix: --overlong-buffer-len 16 or less",
     ),
+    ("deferred_rewards_come", {"defer_reward_to_post_process": True}, "error", "nothing would give rewards"),
+    (
+        "deferred_rewards_come",
+        {
+            "defer_reward_to_post_process": True,
+            "custom_reward_post_process_path": "json.loads",
+            "dynamic_sampling_filter_path": "json.loads",
+        },
+        "error",
+        "the filter would see groups without rewards",
+    ),
     ("length_penalties_act", {"overlong_penalty_factor": 0.5}, "warning", "add --overlong-buffer-len"),
     (
         "length_penalties_act",

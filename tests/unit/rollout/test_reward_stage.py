@@ -14,7 +14,14 @@ from relax_engine.types import Sample
 
 def stage(**flags: Any) -> RewardStage:
     return RewardStage.from_config(
-        SimpleNamespace(**{"reward_key": None, "custom_reward_post_process_path": None, **flags})
+        SimpleNamespace(
+            **{
+                "reward_key": None,
+                "custom_reward_post_process_path": None,
+                "defer_reward_to_post_process": False,
+                **flags,
+            }
+        )
     )
 
 
@@ -61,3 +68,18 @@ def test_a_users_function_replaces_shaping_and_normalisation(tmp_path: Path) -> 
     assert [values.tolist() for values in both] == [[9.0, 9.0], [3.5, 1.5]]
     with pytest.raises(ValueError, match=r"short returned rewards of shape \[\[2\], \[1\]\] for 2 samples"):
         stage(custom_reward_post_process_path=f"{file}:short", reward_key="score")(scored)
+
+
+def test_deferred_rewards_become_the_samples_own(tmp_path: Path) -> None:
+    file = tmp_path / "deferred.py"
+    file.write_text(
+        "def raw_too(args, samples):\n    return [1.0, 3.0], [-1.0, 1.0]\n"
+        "def one(args, samples):\n    return [0.5, 0.25]\n"
+    )
+    flags = {"defer_reward_to_post_process": True, "reward_key": "score"}
+    unscored = samples(None, None)
+    raw, processed = stage(custom_reward_post_process_path=f"{file}:raw_too", **flags)(unscored)
+    assert (raw.tolist(), processed.tolist()) == ([1.0, 3.0], [-1.0, 1.0])
+    assert [sample.get_reward_value("score") for sample in unscored] == [1.0, 3.0]
+    raw, processed = stage(custom_reward_post_process_path=f"{file}:one", **flags)(unscored)
+    assert raw.tolist() == processed.tolist() == [0.5, 0.25]
