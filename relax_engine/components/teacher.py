@@ -43,10 +43,10 @@ class Teacher(Role):
         self.teachers = EngineTeachers(urls, timeout_s=args.opd_teacher_timeout_s, top_k=args.opd_log_prob_top_k)
 
     def _load_model(self) -> TrainGroup:
-        group = TrainGroup(
-            self.config, self.context.slots, role=self.role, trainable=False, timeout_s=self.args.wait_timeout
-        )
-        load_weights(group, self.args.opd_teacher_load)
+        args = self.args
+        config = self.config.replace(**args.ref_actor_config) if args.ref_actor_config else self.config
+        group = TrainGroup(config, self.context.slots, role=self.role, trainable=False, timeout_s=args.wait_timeout)
+        load_weights(group, args.opd_teacher_load)
         return group
 
     async def run(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Teacher(Role):
             self.group,
             batch,
             top_k=self.args.opd_log_prob_top_k,
-            max_tokens=forward_budget(self.config),
+            max_tokens=forward_budget(self.group.config),
         )
         return ColumnBatch(dict(columns))
 

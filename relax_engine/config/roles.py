@@ -53,6 +53,12 @@ def has_teacher_role(config: RunConfig) -> bool:
     return settings.use_opd and (settings.opd_type == "sglang" or config.mode == "fully_async")
 
 
+def forward_only_roles(config: RunConfig) -> tuple[str, ...]:
+    """Roles that are a model of the training backend which is not trained there, run or not."""
+    held = config.distillation.opd_type == "megatron"
+    return ("reference", "actor_fwd", *(("teacher",) if held else ()))
+
+
 def required_roles(config: RunConfig) -> tuple[str, ...]:
     """The roles that run, in the order in which samples pass them.
 

@@ -8,6 +8,7 @@ from relax_engine.config.fields import all_fields
 from relax_engine.config.roles import (
     device_free,
     devices_of,
+    forward_only_roles,
     model_parallel_size,
     required_roles,
     uses_reference,
@@ -230,7 +231,7 @@ def ref_actor_config_is_known(config: RunConfig, report: Reporter) -> Findings:
     except ConfigError as error:
         yield report.error("ref_actor_config", str(error), "correct the value")
         return
-    for role in ("reference", "actor_fwd"):
+    for role in forward_only_roles(config):
         devices, size = devices_of(config, role), model_parallel_size(changed)
         if role in required_roles(config) and devices % size:
             yield report.error(
@@ -246,7 +247,7 @@ def forward_roles_fit(config: RunConfig, report: Reporter) -> Findings:
     if config.resources.ref_actor_config:
         return
     size = model_parallel_size(config)
-    for role in ("reference", "actor_fwd"):
+    for role in forward_only_roles(config):
         devices = devices_of(config, role)
         if role in required_roles(config) and devices and devices % size:
             yield report.error(

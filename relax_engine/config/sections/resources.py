@@ -55,7 +55,7 @@ class Resources(Section):
     """Engines give their cache memory back after each rollout. Default: on where they share devices (colocate)."""
 
     ref_actor_config: JsonObject = group(dict)
-    """Fields that differ for the reference and actor_fwd roles, as JSON by field name
+    """Fields that differ for the reference, actor_fwd and teacher roles, as JSON by field name
     (`{"tensor_model_parallel_size": 1, "max_tokens_per_gpu": 16384}`)."""
 
     rollout_num_gpus_per_engine: int = flag(1, ge=1, unit="devices")

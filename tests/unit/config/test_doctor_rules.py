@@ -123,6 +123,15 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     ("forward_roles_fit", {**ASYNC, "tensor_model_parallel_size": 2}, "error", "actor_fwd has 1 devices"),
     (
+        "forward_roles_fit",
+        {
+            **{**ASYNC, "tensor_model_parallel_size": 2, "use_rollout_logprobs": True, "use_opd": True},
+            **{"opd_type": "megatron", "opd_teacher_load": "x", "resource": {**ASYNC["resource"], "teacher": [1, 1]}},
+        },
+        "error",
+        "teacher has 1 devices",
+    ),
+    (
         "warmup_ends_before_the_decay_does",
         {"lr_decay_style": "linear", "lr_warmup_iters": 10, "num_rollout": 4},
         "error",
