@@ -42,7 +42,7 @@ lint: $(STAMP)
 test: $(STAMP) lint
 	@$(BIN)/python -m pytest $(ARGS)
 
-# Minutes of faults injected into real processes; the tests of `make test` have a short share of them.
+# Faults injected into real processes for long; the tests of `make test` have a short share of them.
 chaos: $(STAMP)
 	@$(BIN)/python -m pytest -m chaos $(ARGS)
 

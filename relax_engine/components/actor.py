@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ray import serve
+from ray.exceptions import RayActorError, RayTaskError
 
 from relax_engine.backends.engines.client import EngineClient
+from relax_engine.backends.engines.types import EngineCallError
 from relax_engine.checkpoint.manager import CheckpointManager
 from relax_engine.components.critic_link import CriticTargets, critic_keeps_from, critic_trained
 from relax_engine.components.critic_settings import trains_actor
@@ -22,6 +24,7 @@ from relax_engine.components.mode import (
     computes_in_process,
     forward_budget,
     forward_columns,
+    partition_number,
     publishes,
     trains_on_policy,
 )
@@ -64,14 +67,11 @@ class Actor(Role):
         self.colocate = self.config.mode == "colocate"
         self.has_critic = uses_critic(self.config)
         self.checkpoints = CheckpointManager(self.args.save) if self.args.save else None
-        continues = context.run_state.get("iteration") == context.start_step
-        self.metrics = MetricsLog(
-            Path(context.run_dir) / "metrics.jsonl",
-            start_step=context.start_step,
-            last=context.run_state.get("metrics") if continues else None,
-        )
         self.version = context.start_step
         self._train_seconds = 0.0
+        self.tolerant: bool = self.args.use_fault_tolerance
+        self._publishing = asyncio.Lock()
+        self._published = asyncio.Event()
         self.engine_urls: list[str] = []
         self.forward_roles: list[str] = []
 
@@ -81,6 +81,8 @@ class Actor(Role):
 
     def _setup(self) -> None:
         args = self.args
+        self.metrics = self._log("metrics.jsonl", "metrics")
+        self.trained = self._log("trained_rows.jsonl", "trained_rows")
         self.group = TrainGroup(
             self.config, self.context.slots, role=self.role, trainable=True, timeout_s=args.wait_timeout
         )
@@ -99,24 +101,73 @@ class Actor(Role):
         )
         self.trainer = PartitionTrainer(self.config, self.group, self.phase, old_policies=self.old_policies)
 
+    def _log(self, name: str, saved_as: str) -> MetricsLog:
+        """A log of one line per step, without the steps that are done again, and with the one that was saved last."""
+        context = self.context
+        continues = context.run_state.get("iteration") == context.start_step
+        last = context.run_state.get(saved_as) if continues else None
+        return MetricsLog(Path(context.run_dir) / name, start_step=context.start_step, last=last)
+
     async def run(self, engine_urls: Sequence[str], forward_roles: Sequence[str]) -> dict[str, Any]:
         """Train all partitions; returns the run's totals."""
         self.engine_urls = list(engine_urls)
         self.forward_roles = list(forward_roles)
-        if not self.supervised:
-            await self._publish(self.context.start_step, None)
-        for rollout_id in range(self.context.start_step, self.context.num_steps):
+        await self._catch_up()
+        self._published.set()
+        for rollout_id in range(self.version, self.context.num_steps):
             if self.stopping:
                 break
             self.step = rollout_id
             await self._step(rollout_id)
         return self.outcome()
 
+    async def _catch_up(self) -> None:
+        """Publish the weights to continue from; do again what was done since the checkpoint, if this is a restart.
+
+        Steps that the stream knows as finished are trained on the rows that it retained, and published once at the end.
+        """
+        start = self.context.start_step
+        finished = (await asyncio.to_thread(self.stream.stats)).weight_version if self.context.restarts else start
+        for rollout_id in range(start, finished):
+            self.step = rollout_id
+            await self._step(rollout_id, publish=False)
+        if not self.supervised:
+            await self._publish(self.version, None, always=True)
+        if self.context.restarts:
+            await asyncio.to_thread(self._finish_saved)
+
+    def _finish_saved(self) -> None:
+        """End partitions that the checkpoint covers: their actor died between the two."""
+        for partition in self.stream.partitions():
+            number = partition_number(partition.name)
+            if number < self.context.start_step:
+                dropped = self.context.run_state["dropped_stale"]
+                self.stream.finish_step(partition.name, version=number + 1, dropped_stale=dropped)
+
+    async def add_receivers(self, engine_urls: Sequence[str], roles: Sequence[str], gone: Sequence[str]) -> None:
+        """Bring new engines and forward-only roles up to the present weights, between two steps; forget the `gone`.
+
+        All receivers take part, so that afterwards every one has the same version.
+        """
+        await self._published.wait()
+        async with self._publishing:
+            self.engine_urls = [*(url for url in self.engine_urls if url not in {*gone, *engine_urls}), *engine_urls]
+            self.forward_roles = [*(role for role in self.forward_roles if role not in roles), *roles]
+            await self._publish(self.version, None, always=True)
+
+    def processes(self) -> dict[str, int]:
+        """Process ids of the ranks."""
+        return self.group.processes if hasattr(self, "group") else {}
+
+    async def inspect_owned(self) -> dict[str, str]:
+        """Stack samples of the ranks."""
+        return await asyncio.to_thread(self.group.inspect)
+
     async def close(self) -> None:
         """End the rank processes."""
         await asyncio.to_thread(self.group.close)
 
-    async def _step(self, rollout_id: int) -> None:
+    async def _step(self, rollout_id: int, *, publish: bool = True) -> None:
         started = time.time()
         partition = f"{'sft' if self.supervised else 'train'}_{rollout_id}"
         reader = PartitionReader(
@@ -130,20 +181,25 @@ class Actor(Role):
         self.version = rollout_id + 1
         if self.reference.moves_at(self.version):
             await asyncio.to_thread(self.reference.move)
-        await asyncio.to_thread(self._checkpoint, rollout_id, reader.meta.get("data_position", {}), metrics)
+        saved = await asyncio.to_thread(
+            self._checkpoint, rollout_id, outcome, reader.meta.get("data_position", {}), metrics
+        )
         if self.has_critic and self.checkpoints is not None and self.args.max_actor_ckpt_to_keep:
             await critic_keeps_from(self.checkpoints)
-        if not self.supervised:
-            metrics |= await self._publish(self.version, outcome.probe)
+        if publish and not self.supervised:
+            async with self._publishing:
+                metrics |= await self._publish(self.version, outcome.probe)
         stats = await asyncio.to_thread(
             self.stream.finish_step,
             partition,
-            version=None if self.supervised else self.version,
+            version=self.version,
             dropped_stale=outcome.staleness.dropped,
+            retain=self.tolerant and self.checkpoints is not None and not saved,
         )
         metrics |= stats.metrics()
         metrics["perf/step_time"] = time.time() - started
         metrics["perf/wait_time_ratio"] = reader.waited / max(metrics["perf/step_time"], 1e-9)
+        await asyncio.to_thread(self.trained.write, rollout_id, {"samples": outcome.samples})
         await asyncio.to_thread(self.metrics.write, rollout_id, metrics)
         self.emit("step", step=rollout_id, metrics=metrics)
 
@@ -178,14 +234,20 @@ class Actor(Role):
             metrics[LOG_PROB_GAP] = outcome.log_prob_gap
         return metrics
 
-    def _checkpoint(self, rollout_id: int, data_position: dict[str, Any], metrics: dict[str, float]) -> None:
+    def _checkpoint(
+        self, rollout_id: int, outcome: PartitionOutcome, data_position: dict[str, Any], metrics: dict[str, float]
+    ) -> bool:
+        """Save where it is due; whether it was."""
         if self.checkpoints is None or not checkpoint_is_due(self.config, rollout_id, self.context.num_steps):
-            return
+            return False
         state = {
+            "run_id": self.context.run_id,
             "iteration": rollout_id + 1,
             "weight_version": rollout_id + 1,
             "data_position": data_position,
             "metrics": metrics,
+            "trained_rows": {"samples": outcome.samples},
+            "dropped_stale": outcome.staleness.dropped,
         }
         with self.phase("save"), self.checkpoints.writing(rollout_id + 1) as directory:
             self.group.save(str(directory), {})
@@ -193,12 +255,13 @@ class Actor(Role):
             Path(directory, RUN_STATE).write_text(json.dumps(state))
         if self.args.max_actor_ckpt_to_keep:
             self.checkpoints.prune(self.args.max_actor_ckpt_to_keep)
+        return True
 
-    async def _publish(self, version: int, probe: ColumnBatch | None) -> dict[str, float]:
-        """Sync the weights to whoever gets this version, and check that engines compute the same."""
+    async def _publish(self, version: int, probe: ColumnBatch | None, *, always: bool = False) -> dict[str, float]:
+        """Sync the weights to whoever gets this version (`always`: to all), and check that engines compute the same."""
         timeout = self.args.weight_sync_timeout
         offloaded = self.colocate and self.args.offload_rollout
-        due = publishes(self.config, version, start=self.context.start_step, end=self.context.num_steps)
+        due = always or publishes(self.config, version, start=self.context.start_step, end=self.context.num_steps)
         roles = [*self.forward_roles] if due else []
         moved = version > self.context.start_step and self.reference.moves_at(version)
         if moved and "reference" in forward_columns(self.config):
@@ -212,14 +275,17 @@ class Actor(Role):
             return {}
         if due:
             # Evaluations of the present weights end first.
-            await serve.get_app_handle("rollout").prepare_for_weights.remote()
+            await self._tell_rollout("prepare_for_weights")
         with self.phase("weight_sync"):
-            report: SyncReport = await asyncio.to_thread(self.group.push_weights, receivers, version)
+            report = await asyncio.to_thread(self._push, receivers, version)
             lost = {role: report.quarantined[role] for role in roles if role in report.quarantined}
-            if lost:
+            if lost and not self.tolerant:
                 raise WeightSyncError(
                     f"weights of version {version} did not reach {lost}, whose log-probs would be stale"
                 )
+            for role, reason in lost.items():
+                self.forward_roles = [name for name in self.forward_roles if name != role]
+                self.emit("role_lost", lost=role, reason=reason)
             if due:
                 await self._engines_hold(version, report)
         metrics = report.metrics()
@@ -231,8 +297,27 @@ class Actor(Role):
         self.engine_urls = [url for url in self.engine_urls if url in report.committed]
         if self.old_policies is not None:
             await asyncio.to_thread(self.old_policies.published, version)
-        rollout = serve.get_app_handle("rollout")
-        await rollout.weights_committed.remote(version, report.quarantined)
+        await self._tell_rollout("weights_committed", version, report.quarantined, report.committed)
+
+    async def _tell_rollout(self, method: str, *args: Any) -> None:
+        """Call the rollout. One that is being started again needs not hear it: it asks for weights when it is back."""
+        call = getattr(serve.get_app_handle("rollout"), method).remote(*args)
+        try:
+            await asyncio.wait_for(_answer(call), self.args.role_deadline)
+        except (RayActorError, RayTaskError, TimeoutError) as error:
+            if not self.tolerant:
+                raise
+            logger.warning("the rollout did not answer %s(): %s", method, error)
+
+    def _push(self, receivers: Sequence[Receiver], version: int) -> SyncReport:
+        """Send the weights. Where receivers are started again, the loss of all of them is no error."""
+        try:
+            return self.group.push_weights(receivers, version)
+        except WeightSyncError as error:
+            if not self.tolerant:
+                raise
+            logger.warning("nobody holds weights of version %d: %s", version, error)
+            return SyncReport(version, quarantined={receiver.name: str(error) for receiver in receivers})
 
     async def _resume_engines(self) -> None:
         """Give engines their cache memory again after a rollout whose weights they do not get."""
@@ -246,13 +331,21 @@ class Actor(Role):
             expected = await asyncio.to_thread(
                 self.group.forward_log_probs, rows, temperature=1.0, max_tokens=forward_budget(self.config)
             )
-            gaps = await asyncio.gather(
-                *(
-                    probe_engine(url, rows, expected, timeout_s=self.args.rollout_http_timeout)
-                    for url in self.engine_urls
-                )
-            )
+            probes = [
+                probe_engine(url, rows, expected, timeout_s=self.args.rollout_http_timeout) for url in self.engine_urls
+            ]
+            answers = await asyncio.gather(*probes, return_exceptions=True)
+        gaps = []
+        for answer in answers:
+            if not isinstance(answer, BaseException):
+                gaps.append(answer)
+            elif not (self.tolerant and isinstance(answer, EngineCallError)):
+                raise answer
         return max(gaps, default=0.0)
+
+
+async def _answer(response: Any) -> Any:
+    return await response
 
 
 ActorDeployment = serve.deployment(serve.ingress(ingress(Actor))(Actor))

@@ -31,12 +31,14 @@ class ForwardRole(Role):
     def __init__(self, context: RoleContext) -> None:
         super().__init__(context)
         self.column = forward_columns(self.config)[self.role]
+        self.task = f"{self.role}_log_probs"
         self.version = context.start_step
         self.old_policies: OldPolicies | None = None
         self._columns = ["tokens", "response_lengths"]
         if self.role == "actor_fwd" and self.args.keep_old_actor:
             self._columns.append("first_version")
         self._lock = asyncio.Lock()
+        self._updated = asyncio.Event()
         self._updating = False
 
     async def setup(self) -> None:
@@ -59,11 +61,14 @@ class ForwardRole(Role):
     async def run(self) -> dict[str, Any]:
         """Process all partitions."""
         rows = rows_per_part(self.config)
+        if self.context.restarts and self.role == "actor_fwd":
+            # Rows are waiting, and only the actor has the weights to compute them with.
+            await asyncio.wait_for(self._updated.wait(), self.args.wait_timeout)
         for rollout_id in range(self.context.start_step, self.context.num_steps):
             if self.stopping:
                 break
             self.step = rollout_id
-            sequence = 0
+            sequence = 1 + await asyncio.to_thread(self.stream.committed, self.task, f"train_{rollout_id}")
             while await self._batch(f"train_{rollout_id}", sequence, rows):
                 sequence += 1
         return self.outcome()
@@ -72,7 +77,7 @@ class ForwardRole(Role):
         """Handle one delivery; False at the end of the partition."""
         delivery = await asyncio.to_thread(
             self.stream.take,
-            f"{self.role}_log_probs",
+            self.task,
             partition,
             sequence,
             self._columns,
@@ -91,7 +96,7 @@ class ForwardRole(Role):
                     max_tokens=forward_budget(self.group.config),
                 )
         added = ColumnBatch({self.column: log_probs})
-        await asyncio.to_thread(self.stream.put_columns, partition, delivery.rows, added)
+        await asyncio.to_thread(self.stream.put_columns, partition, delivery.rows, added, task=self.task, seq=sequence)
         return True
 
     async def join(self, address: GroupAddress, first_rank: int) -> None:
@@ -123,8 +128,17 @@ class ForwardRole(Role):
         if self.old_policies is not None:
             await asyncio.to_thread(self.old_policies.published, version)
         self.version = version
+        self._updated.set()
         self._updating = False
         self._lock.release()
+
+    def processes(self) -> dict[str, int]:
+        """Process ids of the ranks."""
+        return self.group.processes if hasattr(self, "group") else {}
+
+    async def inspect_owned(self) -> dict[str, str]:
+        """Stack samples of the ranks."""
+        return await asyncio.to_thread(self.group.inspect)
 
     async def close(self) -> None:
         """End the rank processes."""

@@ -28,6 +28,8 @@ from relax_engine.config import RunConfig
 from relax_engine.stream.columns import Column, ColumnBatch
 from relax_engine.utils.hooks import load_function
 
+_TASK = "compute_advantages_and_returns"
+
 
 def advantage_columns(batch: ColumnBatch, config: RunConfig) -> dict[str, Column]:
     """`advantages`, `returns` and `loss_weights` for rows of one optimizer step.
@@ -91,10 +93,10 @@ class Advantages(Role):
         columns = [name for name in ROLLOUT_COLUMNS if name != "tokens"]
         columns += [*forward_columns(self.config).values(), *teacher_columns(self.config), *value_columns(self.config)]
         rows = rows_per_advantages(self.config)
-        sequence = 0
+        sequence = 1 + self.stream.committed(_TASK, partition)
         while True:
             delivery = self.stream.take(
-                "compute_advantages_and_returns",
+                _TASK,
                 partition,
                 sequence,
                 columns,
@@ -106,7 +108,7 @@ class Advantages(Role):
             batch = self.stream.fetch(delivery)
             with self.phase("advantages"):
                 added = ColumnBatch(advantage_columns(batch, self.config))
-            self.stream.put_columns(partition, delivery.rows, added)
+            self.stream.put_columns(partition, delivery.rows, added, task=_TASK, seq=sequence)
             sequence += 1
 
 

@@ -10,9 +10,8 @@ from relax_engine.config import RunConfig
 from relax_engine.config.critic import uses_critic
 from relax_engine.config.roles import has_teacher_role, old_policy_is_current, required_roles
 
-SFT_COLUMNS = ("tokens", "response_lengths", "loss_masks")
-PAIR_COLUMNS = ("group_index", "sample_indices")
-SUPERVISED_COLUMNS = {"dpo": PAIR_COLUMNS, "seq_cls": ("class_targets",)}
+SFT_COLUMNS = ("tokens", "response_lengths", "loss_masks", "sample_indices")
+SUPERVISED_COLUMNS = {"dpo": ("group_index",), "seq_cls": ("class_targets",)}
 """What supervised losses need beside tokens and masks."""
 ROLLOUT_COLUMNS = (
     "tokens",
@@ -32,6 +31,11 @@ TARGETS = ("returns", "loss_weights")
 """What the critic learns from, added by whoever computes advantages."""
 _FORWARD_BUDGET = 16384
 LOG_PROB_COLUMNS = {"actor_fwd": "log_probs", "reference": "ref_log_probs"}
+
+
+def partition_number(name: str) -> int:
+    """The step that a partition is for: 7 for `train_7`."""
+    return int(name.rpartition("_")[2])
 
 
 def steps_per_rollout(config: RunConfig) -> int:

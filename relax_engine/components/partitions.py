@@ -71,7 +71,7 @@ class PartitionWriter:
         meta = {"data_position": self.position(), "metrics": metrics}
         await asyncio.to_thread(self.stream.seal, partition, meta=meta)
         rewards = [sample.get_reward_value(self.args.reward_key) for group in groups for sample in group]
-        return {"reward": sum(rewards) / len(rewards), "seconds": metrics["perf/rollout_time"]}
+        return {"reward": sum(rewards) / max(1, len(rewards)), "seconds": metrics["perf/rollout_time"]}
 
     def position(self) -> dict[str, Any]:
         """Where a run goes on that trained everything placed so far."""
@@ -89,7 +89,8 @@ class PartitionWriter:
         self.flow.counts.clear()
         self.hooks.process_all(self.flow.seen, self.prompts)
         self.flow.seen.clear()
-        logged = self.hooks.log_rollout(rollout_id, groups, extra, seconds)
+        # All groups of a partition may have been written by a process that died before it sealed it.
+        logged = not groups or self.hooks.log_rollout(rollout_id, groups, extra, seconds)
         metrics = {} if logged else rollout_metrics(groups, self.args.reward_key)
         tokens = sum(sample.response_length for group in groups for sample in group)
         metrics["perf/rollout_time"] = seconds

@@ -7,6 +7,7 @@ starts `run`, and drains its events; nothing else reaches into a role.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections import deque
@@ -19,6 +20,8 @@ from fastapi import FastAPI, HTTPException
 from relax_engine.config import RunConfig
 from relax_engine.core.placement import Slot
 from relax_engine.stream.client import StreamClient
+from relax_engine.utils.stacks import sample_stacks
+from relax_engine.utils.waits import current_waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,10 @@ class RoleContext:
     """Take the weights of `resume_from`, but neither optimizer nor random state."""
     run_state: Mapping[str, Any] = field(default_factory=dict)
     """What that checkpoint says about data position and versions."""
+    run_id: str = ""
+    """Of the run, for its checkpoints; the same after every restart of a part."""
+    restarts: int = 0
+    """How often this role was restarted in the run; above 0 the stream says what is left to do."""
 
 
 @dataclass(slots=True)
@@ -83,13 +90,28 @@ class Role:
         return {"status": "stopping"}
 
     def health(self) -> dict[str, Any]:
-        """Step, seconds since the last progress, and whether a stop was asked for."""
+        """Processes, step, seconds since the last progress, what is waited for since when, and whether to stop."""
         return {
             "role": self.role,
+            "processes": {"service": os.getpid(), **self.processes()},
             "step": self.step,
             "stopping": self._stop.is_set(),
+            "restarts": self.context.restarts,
             "seconds_since_progress": round(time.time() - self._progressed, 3),
+            "waiting": [{"for": what, "seconds": round(seconds, 3)} for what, seconds in current_waits()],
         }
+
+    def processes(self) -> dict[str, int]:
+        """Ids of the processes that the role owns, by name; a role without any has none."""
+        return {}
+
+    async def inspect(self) -> dict[str, Any]:
+        """`health`, and stack samples of this process and of those it owns."""
+        return {**self.health(), "stacks": {**sample_stacks(), **await self.inspect_owned()}}
+
+    async def inspect_owned(self) -> dict[str, str]:
+        """Stack samples of the processes that the role owns, by name; a role without any has none."""
+        return {}
 
     def drain_events(self) -> list[dict[str, Any]]:
         """Events since the last call, oldest first."""

@@ -15,6 +15,7 @@ from ray import serve
 
 from relax_engine.components.engine_host import EngineGroup
 from relax_engine.components.evaluator import Evaluator
+from relax_engine.components.mode import partition_number
 from relax_engine.components.partitions import PartitionWriter
 from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.config.roles import generates_ahead
@@ -51,6 +52,7 @@ class Rollout(Role):
         super().__init__(context)
         self.colocate = self.config.mode == "colocate"
         self.in_turns = not generates_ahead(self.config)
+        self.tolerant: bool = self.args.use_fault_tolerance
         self.version = 0 if self.args.debug_rollout_only else -1
         self._version_changed = asyncio.Condition()
         self._closing = contextlib.AsyncExitStack()
@@ -63,9 +65,14 @@ class Rollout(Role):
         starting = asyncio.create_task(self.engine_group.start(args.rollout_engine_init_timeout))
         await asyncio.to_thread(self._prepare)
         self.pool = EnginePool(
-            await starting, timeout_s=args.rollout_http_timeout, on_quarantine=self._report_quarantine
+            await starting,
+            timeout_s=args.rollout_http_timeout,
+            replace_s=args.wait_timeout if self.tolerant else None,
+            on_quarantine=self._quarantined,
         )
         self._closing.push_async_callback(self.pool.close)
+        if self.tolerant:
+            self.engine_group.watch(self.pool.quarantine, self._replaced, check_health=args.use_health_check)
         self.flow = self._make_flow()
         self._closing.push_async_callback(self.flow.close)
         self.partitions = PartitionWriter(
@@ -94,7 +101,8 @@ class Rollout(Role):
             hooks,
             generator,
             self.buffer,
-            first_partition=self.context.start_step,
+            first_partition=self.first,
+            placed=self.placed,
             sample_filter=_hook(args.dynamic_sampling_filter_path),
             args=args,
         )
@@ -108,10 +116,19 @@ class Rollout(Role):
         self.prompts = self._closing.enter_context(PromptPrefetcher(data, args.prefetch_max_cached))
         self.buffer = GroupBuffer(_hook(args.buffer_filter_path), args)
         position = dict(self.context.run_state.get("data_position") or {})
+        self.first, self.placed = self.context.start_step, 0
+        left = self.stream.withdraw() if self.context.restarts else None
+        if left is not None and left.sealed is not None:
+            self.first = partition_number(left.sealed) + 1
+            position = dict(left.meta["data_position"])
         self.waiting = unpack_groups(position.pop("groups", []))
         self.next_group, self.pending = position.get("group_index", 0), position.get("pending", [])
         if position:
             data.restore(position)
+        if left is not None:
+            # What is in the stream stays; the gate knows which groups are neither there nor ended.
+            self.next_group, self.pending = left.next_group, left.pending
+            self.placed = len(left.accepted.get(f"train_{self.first}", ()))
 
     # -- control -----------------------------------------------------------------------------
 
@@ -122,16 +139,19 @@ class Rollout(Role):
     async def prepare_for_weights(self) -> None:
         """The actor is about to send weights.
 
-        Evaluations of the present ones end first, and with partial rollout the requests in flight are cut off.
+        Evaluations of the present ones end first, unless they wait for an engine that waits for weights, and with
+        partial rollout the requests in flight are cut off.
         """
-        await self.evaluator.finish_active()
+        if self.pool.usable():
+            await self.evaluator.finish_active()
         await self.flow.cut_for_weights()
 
-    async def weights_committed(self, version: int, quarantined: dict[str, str]) -> None:
-        """Engines hold weights of `version`, except the quarantined ones, which get no more traffic."""
+    async def weights_committed(self, version: int, quarantined: dict[str, str], committed: Sequence[str]) -> None:
+        """The committed engines hold weights of `version`; the quarantined ones get no more traffic."""
         self.version = version
         for url, reason in quarantined.items():
             self.pool.quarantine(url, reason)
+        await self.pool.release(committed)
         await self.flow.weights_arrived(version)
         async with self._version_changed:
             self._version_changed.notify_all()
@@ -150,22 +170,32 @@ class Rollout(Role):
                 self._version_changed.wait_for(lambda: self.version >= version), self.args.wait_timeout
             )
 
-    def _report_quarantine(self, url: str, reason: str) -> None:
+    def _quarantined(self, url: str, reason: str) -> None:
         self.emit("engine_quarantined", engine=url, reason=reason)
+        if self.tolerant:
+            self.engine_group.restart(url)
+
+    async def _replaced(self, url: str, gone: str) -> None:
+        await self.pool.replace(url, gone)
+        self.emit("engine_started", engine=url, replaces=gone)
+
+    def processes(self) -> dict[str, int]:
+        """Process ids of the engines."""
+        return self.engine_group.processes if hasattr(self, "engine_group") else {}
 
     # -- the loop ----------------------------------------------------------------------------
 
     async def run(self) -> dict[str, Any]:
         """Produce all partitions; raises the first error of any request, reward, hook or write."""
-        first, last = self.context.start_step, self.context.num_steps
-        await self.wait_for_version(first)
+        first, last = self.first, self.context.num_steps
+        await self.wait_for_version(self.context.start_step)
         await self.flow.restore(self.next_group, self.pending, self.waiting)
         self.flow.start(last - first)
         for rollout_id in range(first, last):
             if self.stopping:
                 break
             self.step = rollout_id
-            if rollout_id > first and self.in_turns:
+            if rollout_id > self.context.start_step and self.in_turns:
                 trained = f"train_{rollout_id - 1}"
                 await asyncio.to_thread(
                     self.stream.wait_partition, trained, "dropped", deadline_s=self.args.wait_timeout
@@ -177,6 +207,9 @@ class Rollout(Role):
                 await asyncio.to_thread(self.stream.finish_step, f"train_{rollout_id}")
         await self.flow.close()
         await self.evaluator.finish()
+        if self.tolerant and not (self.stopping or self.args.debug_rollout_only):
+            # The engines are needed to the end, and only a role that runs is started again.
+            await self.wait_for_version(last)
         return self.outcome()
 
     async def finish(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from ray import serve
 
 from relax_engine.checkpoint.hf_reader import read_config
-from relax_engine.components.mode import PAIR_COLUMNS
+from relax_engine.components.mode import partition_number
 from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.rollout.class_labels import class_names, class_targets
 from relax_engine.rollout.data_source import DataSettings, PromptDataSource
@@ -42,6 +42,10 @@ class Sft(Role):
         args = self.args
         self.tokenizer = load_tokenizer(args.hf_checkpoint)
         position = self.context.run_state.get("data_position")
+        if self.context.restarts:
+            left = self.stream.withdraw()
+            if left.sealed is not None:
+                self.step, position = partition_number(left.sealed) + 1, left.meta["data_position"]
         keys = [args.label_key, args.rejected_key] if args.loss_type == "dpo" else [args.label_key]
         settings = DataSettings.from_config(args)
         # One source for each answer, in step.
@@ -56,13 +60,16 @@ class Sft(Role):
 
     async def run(self) -> dict[str, Any]:
         """Produce all partitions."""
-        for step in range(self.context.start_step, self.context.num_steps):
+        for step in range(self.step, self.context.num_steps):
             if self.stopping:
                 break
             self.step = step
             batch = await asyncio.to_thread(self._next_batch)
             partition = f"sft_{step}"
-            await asyncio.to_thread(self.stream.put, partition, batch, deadline_s=self.args.wait_timeout)
+            # The partition is the token: a restarted producer makes the same batch again, and it is stored once.
+            await asyncio.to_thread(
+                self.stream.put, partition, batch, token=partition, deadline_s=self.args.wait_timeout
+            )
             meta = {"data_position": self.sources[0].position.to_dict(), "metrics": {}}
             await asyncio.to_thread(self.stream.seal, partition, meta=meta)
         return self.outcome()
@@ -87,6 +94,7 @@ class Sft(Role):
                 "tokens": Column.ragged([[*s.tokens, self.tokenizer.eos_token_id] for s in samples], np.int32),
                 "response_lengths": Column.fixed(np.ones(len(samples)), np.int32),
                 "loss_masks": Column.ragged([[1]] * len(samples), np.uint8),
+                "sample_indices": Column.fixed([s.index for s in samples], np.int64),
                 "class_targets": Column.ragged([np.array([row]) for row in targets], np.float32),
             }
         )
@@ -110,9 +118,10 @@ class Sft(Role):
             "tokens": Column.ragged(tokens, np.int32),
             "response_lengths": Column.fixed(lengths, np.int32),
             "loss_masks": Column.ragged([np.ones(length, np.uint8) for length in lengths], np.uint8),
+            "sample_indices": Column.fixed(numbers, np.int64),
         }
         if len(self.sources) > 1:
-            columns |= {name: Column.fixed(numbers, np.int64) for name in PAIR_COLUMNS}
+            columns["group_index"] = Column.fixed(numbers, np.int64)
         return ColumnBatch(columns)
 
 

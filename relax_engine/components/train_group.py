@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 
 from relax_engine.checkpoint.manager import resolve_checkpoint
 from relax_engine.components.train_rank import TrainRank, row_shares
@@ -16,14 +17,24 @@ from relax_engine.config import RunConfig
 from relax_engine.core.placement import Slot
 from relax_engine.errors import RelaxError
 from relax_engine.stream.columns import Column, ColumnBatch
+from relax_engine.utils.logs import log_tail
+from relax_engine.utils.waits import waiting
 from relax_engine.weight_sync.messages import GroupAddress
 
 if TYPE_CHECKING:
     from relax_engine.weight_sync.messages import BucketMeta, Receiver, Source, SyncReport
 
 
+_OTHERS_S = 2.0
+_INSPECT_S = 10.0
+
+
 class TrainGroupError(RelaxError):
-    """A rank failed or did not answer in time."""
+    """A rank failed: the message has the rank, what it raised, and the end of its log."""
+
+
+class RankLostError(TrainGroupError):
+    """A rank's process died, or did not answer in time."""
 
 
 class TrainGroup:
@@ -44,13 +55,18 @@ class TrainGroup:
         self.timeout_s = timeout_s
         self.balance = config.flat.balance_data
         environment = {"env_vars": config.flat.train_env_vars} if config.flat.train_env_vars else {}
+        self._logs: list[str] = []
+        self._order = threading.Lock()  # calls of several threads reach every rank in the same order
         self._ranks: list[Any] = [
-            ray.remote(TrainRank)
+            ray.remote(concurrency_groups={"inspect": 1})(TrainRank)  # type: ignore[call-overload]
             .options(**slot.actor_options(), runtime_env=environment, name=None, max_restarts=0)
             .remote(config, rank=rank, world_size=len(slots), trainable=trainable, value_head=value_head)
             for rank, slot in enumerate(slots)
         ]
-        address = self._wait([self._ranks[0].address.remote()])[0]
+        facts = self._call("facts")
+        self._logs = [log for _, log in facts]
+        self.processes = {f"rank {rank}": pid for rank, (pid, _) in enumerate(facts)}
+        address = self._wait("address", [self._ranks[0].address.remote()])[0]
         self._coordinates: list[dict[str, int]] = self._call("start", address)
         self.dp_size = self._coordinates[0]["dp_size"]
 
@@ -104,12 +120,7 @@ class TrainGroup:
         """A forward pass of every rank over its share; the rows together again."""
         shares = self._shares(batch)
         reference = ray.put(batch)
-        answers = self._wait(
-            [
-                getattr(rank, method).remote(reference, shares[place["dp_rank"]], **options)
-                for rank, place in zip(self._ranks, self._coordinates, strict=True)
-            ]
-        )
+        answers = self._each(method, [(reference, shares[place["dp_rank"]]) for place in self._coordinates], **options)
         parts = [
             (part, shares[place["dp_rank"]])
             for part, place in zip(answers, self._coordinates, strict=True)
@@ -124,17 +135,12 @@ class TrainGroup:
         """Add the gradient of `batch` to the step under way, its rows spread over the data-parallel ranks."""
         shares = self._shares(batch)
         reference = ray.put(batch)
-        self._wait(
-            [
-                rank.accumulate.remote(
-                    reference,
-                    shares[place["dp_rank"]],
-                    temperature=temperature,
-                    max_tokens=max_tokens,
-                    micro_batch_size=micro_batch_size,
-                )
-                for rank, place in zip(self._ranks, self._coordinates, strict=True)
-            ]
+        self._each(
+            "accumulate",
+            [(reference, shares[place["dp_rank"]]) for place in self._coordinates],
+            temperature=temperature,
+            max_tokens=max_tokens,
+            micro_batch_size=micro_batch_size,
         )
 
     def finish_step(self, scale: float) -> dict[str, float]:
@@ -150,7 +156,7 @@ class TrainGroup:
 
     def join(self, address: GroupAddress, first_rank: int) -> None:
         """Enter a weight-update group; rank i of this group becomes `first_rank + i`."""
-        self._wait([rank.join.remote(address, first_rank + index) for index, rank in enumerate(self._ranks)])
+        self._each("join", [(address, first_rank + index) for index in range(len(self._ranks))])
 
     def leave(self, name: str) -> None:
         """Leave a weight-update group."""
@@ -164,7 +170,7 @@ class TrainGroup:
     def receive(self, bucket: BucketMeta, sources: Sequence[Source]) -> None:
         """Take one bucket on every rank; `sources` has one entry, or one for each rank."""
         each = sources if len(sources) == len(self._ranks) else [sources[0]] * len(self._ranks)
-        self._wait([rank.receive.remote(bucket, source) for rank, source in zip(self._ranks, each, strict=True)])
+        self._each("receive", [(bucket, source) for source in each])
 
     def pull(self, url: str) -> None:
         """Read what differs of the version stored at `url`, on every rank."""
@@ -179,6 +185,19 @@ class TrainGroup:
         """Number of ranks."""
         return len(self._ranks)
 
+    def inspect(self) -> dict[str, str]:
+        """Stack samples of every rank; a rank that does not answer is said to be silent."""
+        calls = [rank.inspect.remote() for rank in self._ranks]
+        ready, _ = ray.wait(calls, num_returns=len(calls), timeout=_INSPECT_S)
+        stacks: dict[str, str] = {}
+        for rank, call in enumerate(calls):
+            try:
+                answer = ray.get(call) if call in ready else {"": f"no answer within {_INSPECT_S:g} s\n"}
+            except RayActorError as error:
+                answer = {"": f"dead: {error}\n"}
+            stacks |= {f"rank {rank} {name}".strip(): stack for name, stack in answer.items()}
+        return stacks
+
     def close(self) -> None:
         """End all rank processes."""
         ready, _ = ray.wait([rank.close.remote() for rank in self._ranks], num_returns=len(self._ranks), timeout=10)
@@ -190,23 +209,65 @@ class TrainGroup:
         return row_shares(batch["tokens"].lengths, self.dp_size, balance=self.balance)
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
-        return self._wait([getattr(rank, method).remote(*args, **kwargs) for rank in self._ranks])
+        return self._each(method, [args] * len(self._ranks), **kwargs)
 
-    def _wait(self, references: list[ray.ObjectRef]) -> list[Any]:
+    def _each(self, method: str, arguments: Sequence[tuple[Any, ...]], **kwargs: Any) -> list[Any]:
+        """One call to every rank, each with its own positional arguments."""
+        with self._order:
+            calls = [
+                getattr(rank, method).remote(*args, **kwargs) for rank, args in zip(self._ranks, arguments, strict=True)
+            ]
+        return self._wait(method, calls)
+
+    def _wait(self, method: str, references: list[ray.ObjectRef]) -> list[Any]:
         """Results in order; the first failure ends the wait, so that a dead rank cannot hang the rest."""
         pending = list(references)
-        while pending:
-            done, pending = ray.wait(pending, num_returns=1, timeout=self.timeout_s)
-            if not done:
-                raise TrainGroupError(
-                    f"{self.role}: {len(pending)} of {len(references)} ranks did not answer within {self.timeout_s:g} s"
-                )
-            try:
-                ray.get(done)
-            except RayActorError as error:
-                rank = references.index(done[0])
-                raise TrainGroupError(f"{self.role}: the process of rank {rank} died: {error}") from error
+        with waiting(f"{method}() of {len(references)} ranks of {self.role}"):
+            while pending:
+                done, pending = ray.wait(pending, num_returns=1, timeout=self.timeout_s)
+                if not done:
+                    silent = sorted(references.index(reference) for reference in pending)
+                    raise RankLostError(
+                        f"{self.role}: ranks {silent} of {len(references)} did not answer {method}() "
+                        f"within {self.timeout_s:g} s{self._log_of(silent[0])}"
+                    )
+                try:
+                    ray.get(done)
+                except (RayActorError, RayTaskError) as error:
+                    raise self._failure(method, references, done[0], error) from error
         return ray.get(references)
+
+    def _failure(
+        self, method: str, references: list[ray.ObjectRef], failed: ray.ObjectRef, error: RayActorError | RayTaskError
+    ) -> Exception:
+        """A rank that died is to blame, not the others, whose collectives fail with it."""
+        ray.wait(references, num_returns=len(references), timeout=_OTHERS_S)
+        for rank, reference in enumerate(references):
+            death = error if reference is failed else _error_of(reference)
+            if isinstance(death, RayActorError):
+                return RankLostError(f"{self.role}: the process of rank {rank} died: {death}{self._log_of(rank)}")
+        rank = references.index(failed)
+        cause = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
+        if isinstance(cause, RelaxError):
+            return cause
+        return TrainGroupError(
+            f"{self.role}: rank {rank} failed in {method}(): {type(cause).__name__}: {cause}{self._log_of(rank)}"
+        )
+
+    def _log_of(self, rank: int) -> str:
+        path = self._logs[rank] if rank < len(self._logs) else ""
+        tail = log_tail(Path(path)) if path else ""
+        return f"\nlast lines of its log {path}:\n{tail}" if tail else ""
+
+
+def _error_of(reference: ray.ObjectRef) -> Exception | None:
+    """What the call raised; None if it did not, or has not ended."""
+    try:
+        if ray.wait([reference], timeout=0)[0]:
+            ray.get(reference)
+    except (RayActorError, RayTaskError) as error:
+        return error
+    return None
 
 
 def load_weights(group: TrainGroup, path: str) -> None:

@@ -22,6 +22,7 @@ from relax_engine.config import RunConfig
 from relax_engine.stream.columns import ColumnBatch
 from relax_engine.utils.hooks import load_function
 from relax_engine.utils.network import free_port
+from relax_engine.utils.stacks import sample_stacks
 from relax_engine.weight_sync.messages import GroupAddress
 
 if TYPE_CHECKING:
@@ -50,6 +51,15 @@ class TrainRank:
     def address(self) -> str:
         """`host:port` where the ranks of this group can meet (asked of rank 0)."""
         return f"{ray.util.get_node_ip_address()}:{free_port()}"
+
+    def facts(self) -> tuple[int, str]:
+        """The process id, and where standard error goes, on this node."""
+        return os.getpid(), os.readlink("/proc/self/fd/2")
+
+    @ray.method(concurrency_group="inspect")
+    def inspect(self) -> dict[str, str]:
+        """Stack samples, also while a call is under way."""
+        return sample_stacks()
 
     def start(self, address: str) -> dict[str, int]:
         """Build the backend; returns this rank's place among the data-parallel ranks."""

@@ -214,6 +214,8 @@ class PartitionOutcome:
         self.steps: list[dict[str, float]] = []
         self.rows = 0
         self.tokens = 0
+        self.samples: list[int] = []
+        """Index of each trained row over the whole run."""
         self.log_prob_gap: float | None = None
         self.probe: ColumnBatch | None = None
         """A few trained rows, tokens only."""
@@ -231,6 +233,7 @@ class PartitionOutcome:
                 ["tokens", "response_lengths"]
             )
         self.rows += batch.num_rows
+        self.samples += batch["sample_indices"].values.tolist()
         self.tokens += int(batch["tokens"].lengths.sum())
         if "log_probs" in batch and "rollout_log_probs" in batch:
             self._policies.append(batch.only(["log_probs", "rollout_log_probs", "loss_masks"]))

@@ -31,6 +31,7 @@ _SUBJECTS = (
     "data",
     "debug",
     "weight_sync",
+    "health",
     "accepted",
 )
 _ORDER = {"error": 0, "warning": 1, "note": 2}

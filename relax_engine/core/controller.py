@@ -1,7 +1,7 @@
 """The controller: the only place where the parts meet.
 
 Builds stream, placement and roles, starts every role's loop, relays what happens, and takes all of
-it down again; the first error of any role ends the run and is what the caller sees.
+it down again. The first failure that no restart in place heals (`recovery.py`) is what the caller sees.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,12 @@ from relax_engine.components.role import Phase, RoleContext
 from relax_engine.config import RunConfig
 from relax_engine.config.roles import devices_of, generates_ahead, required_roles, sharing_roles
 from relax_engine.core.cluster import Cluster
-from relax_engine.core.failure import role_failure
+from relax_engine.core.failure import RoleError, role_failure
 from relax_engine.core.placement import Placement, place
-from relax_engine.core.resume import ResumePoint
+from relax_engine.core.recovery import Keeper, RunInterruptedError, lost_with
+from relax_engine.core.resume import ResumePoint, newest_of_run
 from relax_engine.core.service import Service
+from relax_engine.core.watch import Watch
 from relax_engine.stream.client import StreamClient
 from relax_engine.stream.launch import start_stream
 from relax_engine.utils.network import held_port
@@ -33,6 +37,7 @@ from relax_engine.utils.progress import Progress, progress
 logger = logging.getLogger(__name__)
 
 _POLL_S = 1.0
+_CLOSE_S = 60.0
 _HTTP_HOST, _HTTP_PORT = "127.0.0.1", 8000
 
 
@@ -43,13 +48,20 @@ class Controller:
     the actor. `run` may be called once.
     """
 
-    def __init__(self, config: RunConfig, cluster: Cluster, run_dir: Path, point: ResumePoint, num_steps: int) -> None:
+    def __init__(
+        self, config: RunConfig, cluster: Cluster, run_dir: Path, point: ResumePoint, num_steps: int, run_id: str
+    ) -> None:
         self.config = config
+        self.tolerant: bool = config.flat.use_fault_tolerance
         self.cluster = cluster
         self.run_dir = run_dir
         self.point = point
         self.num_steps = num_steps
+        self.run_id = run_id
         self.services: dict[str, Service] = {}
+        self._engine_urls: list[str] = []
+        self._shown = point.iteration  # the progress bar's next step; steps that are done again do not move it
+        self._joining: set[asyncio.Task[None]] = set()
         self._stream: StreamClient | None = None
         self._placement: Placement | None = None
 
@@ -89,6 +101,7 @@ class Controller:
                 resume_from=self.point.directory_of(role),
                 weights_only=self.point.weights_only,
                 run_state=self.point.state,
+                run_id=self.run_id,
             )
             self.services[role] = Service(role, context, deadline_s=flat.role_deadline)
         await asyncio.to_thread(self._deploy)
@@ -100,6 +113,9 @@ class Controller:
         flat = self.config.flat
         supervised = self.config.supervised
         rows = 2 * rows_per_example(self.config) * flat.global_batch_size if supervised else flat.stream_max_rows
+        directory = self.run_dir / "stream" if self.tolerant else None
+        if directory is not None and directory.exists():
+            shutil.rmtree(directory)
         stream = start_stream(
             name=None,
             num_data_storage_units=flat.num_data_storage_units,
@@ -108,6 +124,7 @@ class Controller:
             max_staleness=None if supervised else self.config.rollouts_ahead,
             groups_per_step=None if supervised else flat.rollout_batch_size,
             over_sampling=None if supervised or generates_ahead(self.config) else flat.over_sampling_batch_size,
+            directory=directory,
         )
         if not supervised:
             # Groups keep the numbers that the data source gives them, whichever step the run starts at.
@@ -131,19 +148,71 @@ class Controller:
             serve.run_many(targets, wait_for_ingress_deployment_creation=True)
 
     async def _loop(self) -> list[Phase]:
-        urls = await self.services["rollout"].call("engine_urls") if "rollout" in self.services else []
-        followers = [name for name in forward_columns(self.config) if name != "reference"]
-        loops = {
-            name: service.start(urls, followers) if name == "actor" else service.start()
-            for name, service in self.services.items()
-        }
+        assert self._stream is not None
+        flat = self.config.flat
+        if "rollout" in self.services:
+            self._engine_urls = await self.services["rollout"].call("engine_urls")
+        self._watch = Watch(self.services, self._stream, self.run_dir, flat.progress_timeout)
+        self._keeper = Keeper(
+            self.services,
+            self._watch,
+            self.run_dir,
+            tolerant=self.tolerant,
+            restart=self._restart,
+            arguments=lambda name: (self._engine_urls, self._followers) if name == "actor" else (),
+        )
+        loops = {name: asyncio.create_task(self._keeper.keep(name)) for name in self.services}
         with progress("training", total=self.num_steps - self.point.iteration) as bar:
             results = await self._all_or_first_failure(loops, bar)
         phases: list[Phase] = [phase for result in results for phase in result["phases"]]
         if "rollout" in self.services:
             phases += (await self.services["rollout"].call("finish"))["phases"]
-            await self._relay(None)
+            await self._relay(["rollout"], None)
         return phases
+
+    @property
+    def _followers(self) -> list[str]:
+        """Forward-only roles that get every version of the weights."""
+        return [name for name in forward_columns(self.config) if name != "reference"]
+
+    async def _restart(self, name: str) -> None:
+        """Start a role again where the stream and the run's last checkpoint say it was."""
+        assert self._stream is not None
+        lost = lost_with(name, self.config)
+        if lost is not None:
+            raise RunInterruptedError(f"role {name!r} cannot be started again alone: with it went {lost}")
+        stats = await asyncio.to_thread(self._stream.stats)
+        finished = max(self.point.iteration, stats.weight_version)
+        if name != "actor":
+            await self.services[name].redeploy(start_step=finished)
+            if name == "rollout":
+                old, self._engine_urls = self._engine_urls, await self.services[name].call("engine_urls")
+                self._join(self._engine_urls, [], gone=old)
+            elif name in self._followers:
+                self._join([], [name])
+            return
+        point = newest_of_run(self.config, self.run_id) or self.point
+        await self.services[name].redeploy(
+            start_step=point.iteration,
+            resume_from=point.directory_of(name),
+            weights_only=point.weights_only,
+            run_state=point.state,
+        )
+
+    def _join(self, engine_urls: list[str], roles: list[str], gone: Sequence[str] = ()) -> None:
+        """Have the actor bring engines and roles up to its weights; one that does not run does so at its start."""
+        if "actor" not in self._keeper.running:
+            return
+
+        async def join() -> None:
+            try:
+                await self.services["actor"].call("add_receivers", engine_urls, roles, gone)
+            except Exception as error:  # noqa: BLE001 - the actor's own loop says what is wrong with it
+                logger.warning("%s did not get weights: %s", [*engine_urls, *roles], error)
+
+        task = asyncio.create_task(join())
+        self._joining.add(task)
+        task.add_done_callback(self._joining.discard)
 
     async def _all_or_first_failure(
         self, tasks: dict[str, asyncio.Task[Any]], bar: Progress | None = None
@@ -166,20 +235,38 @@ class Controller:
                         logger.info("role %s was stopped: ending the run", names[task])
                         pending = set()
                 if bar is not None:
-                    await self._relay(bar)
+                    await self._relay([name for name in self.services if name not in self._keeper.restarting], bar)
+                    await self._look_after()
         finally:
             for task in names:
                 task.cancel()
             await asyncio.gather(*names, return_exceptions=True)
         return [task.result() for task in names if not task.cancelled()]
 
-    async def _relay(self, bar: Progress | None) -> None:
-        """Log what the roles report."""
-        for service in self.services.values():
-            for event in await service.events():
-                self._log(event)
-                if bar is not None and event["kind"] == "step":
-                    bar.advance()
+    async def _look_after(self) -> None:
+        """Have a silent role taken for failed, and a run that stands still ended."""
+        if self.config.flat.use_health_check:
+            for name, error in self._watch.silent().items():
+                self._keeper.condemn(name, error)
+        await self._watch.require_progress()
+
+    async def _relay(self, names: list[str], bar: Progress | None) -> None:
+        """Log what the roles report, and act on it."""
+        for event in await self._watch.events(names):
+            self._log(event)
+            match event["kind"]:
+                case "step":
+                    self._keeper.step_finished()
+                    if bar is not None and event["step"] >= self._shown:
+                        self._shown = event["step"] + 1
+                        bar.advance()
+                case "engine_started":
+                    self._engine_urls = [url for url in self._engine_urls if url != event["replaces"]]
+                    self._engine_urls.append(event["engine"])
+                    self._join([event["engine"]], [], gone=[event["replaces"]])
+                case "role_lost":
+                    error = RoleError(f"role {event['lost']!r} failed: {event['reason']}", interrupted=True)
+                    self._keeper.condemn(event["lost"], error)
 
     def _log(self, event: dict[str, Any]) -> None:
         total = self.num_steps
@@ -206,10 +293,14 @@ class Controller:
                 logger.info("evaluation of %s after step %d: %.4f", event["dataset"], event["step"], event["score"])
             case "engine_quarantined":
                 logger.warning("engine %s is out of service: %s", event["engine"], event["reason"])
+            case "engine_started":
+                logger.info("engine %s takes the place of %s", event["engine"], event["replaces"])
 
     async def _tear_down(self) -> None:
         """End everything that this run started; errors here must not hide the run's own."""
-        closing = [service.call("close") for service in self.services.values()]
+        for task in self._joining:
+            task.cancel()
+        closing = [service.call("close", deadline_s=_CLOSE_S) for service in self.services.values()]
         for name, outcome in zip(self.services, await asyncio.gather(*closing, return_exceptions=True), strict=True):
             if isinstance(outcome, BaseException):
                 logger.debug("closing role %s: %s", name, outcome)

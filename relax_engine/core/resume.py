@@ -58,6 +58,21 @@ def find_resume_point(config: RunConfig) -> ResumePoint:
     return ResumePoint(iteration, str(latest.path), state, critic=critics.get(latest.iteration))
 
 
+def newest_of_run(config: RunConfig, run_id: str) -> ResumePoint | None:
+    """The newest complete checkpoint that the run `run_id` has saved; others in the same directory are not its own."""
+    if config.flat.save is None:
+        return None
+    critics = _critics(config)
+    for saved in reversed(CheckpointManager(config.flat.save).complete()):
+        path = saved.path / RUN_STATE
+        if not path.is_file() or (uses_critic(config) and saved.iteration not in critics):
+            continue
+        state = json.loads(path.read_text())
+        if state.get("run_id") == run_id:
+            return ResumePoint(saved.iteration, str(saved.path), state, critic=critics.get(saved.iteration))
+    return None
+
+
 def _critics(config: RunConfig) -> dict[int, str]:
     """The critic's complete checkpoints by iteration."""
     if not uses_critic(config):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ray import serve
@@ -12,15 +15,21 @@ from relax_engine.components.role import RoleContext
 from relax_engine.core.failure import RoleError
 from relax_engine.core.registry import deployment
 
+logger = logging.getLogger(__name__)
+
+_CLOSE_S = 10.0
+
 
 class Service:
-    """A deployed role. Life: `target` -> deployed -> `setup` -> `start` -> done -> `close`."""
+    """A deployed role.
+
+    Life: `target` -> deployed -> `setup` -> `run` -> `close`. From a failed `run` over `redeploy` to the next `run`.
+    """
 
     def __init__(self, name: str, context: RoleContext, *, deadline_s: float) -> None:
         self.name = name
         self.deadline_s = deadline_s
-        self._context = context
-        self._task: asyncio.Task[Any] | None = None
+        self.context = context
 
     def target(self) -> serve.RunTarget:
         """What Serve is to run: the role under its name, at `/<name>`."""
@@ -36,31 +45,41 @@ class Service:
                 health_check_timeout_s=self.deadline_s,
                 graceful_shutdown_timeout_s=2,
             )
-            .bind(self._context)
+            .bind(self.context)
         )
         return serve.RunTarget(application, name=self.name, route_prefix=f"/{self.name}")
 
-    async def call(self, method: str, *args: Any) -> Any:
+    async def call(self, method: str, *args: Any, deadline_s: float | None = None) -> Any:
         """Call a control method of the role under the deadline.
 
         Raises:
             RoleError: it failed, or did not answer.
         """
+        deadline_s = self.deadline_s if deadline_s is None else deadline_s
         handle = serve.get_app_handle(self.name)
         try:
-            return await asyncio.wait_for(_result(getattr(handle, method).remote(*args)), self.deadline_s)
+            return await asyncio.wait_for(_result(getattr(handle, method).remote(*args)), deadline_s)
         except TimeoutError as error:
-            raise RoleError(f"role {self.name!r} did not answer {method}() within {self.deadline_s:g} s") from error
+            message = f"role {self.name!r} did not answer {method}() within {deadline_s:g} s"
+            raise RoleError(message, interrupted=True) from error
 
-    def start(self, *args: Any) -> asyncio.Task[Any]:
-        """Start the role's loop; the task ends with it."""
-        handle = serve.get_app_handle(self.name)
-        self._task = asyncio.create_task(_result(handle.run.remote(*args)), name=self.name)
-        return self._task
+    async def run(self, *args: Any) -> dict[str, Any]:
+        """The role's loop, to its end; returns its outcome."""
+        outcome: dict[str, Any] = await _result(serve.get_app_handle(self.name).run.remote(*args))
+        return outcome
 
-    async def events(self) -> Sequence[dict[str, Any]]:
+    async def redeploy(self, **changes: Any) -> None:
+        """Start the role anew with changes to its context, once what is left of the old one has ended."""
+        with contextlib.suppress(Exception):
+            await self.call("close", deadline_s=_CLOSE_S)
+        self.context = replace(self.context, restarts=self.context.restarts + 1, **changes)
+        await asyncio.to_thread(serve.delete, self.name)
+        await asyncio.to_thread(serve.run_many, [self.target()], wait_for_ingress_deployment_creation=True)
+        await self.call("setup")
+
+    async def events(self, deadline_s: float) -> Sequence[dict[str, Any]]:
         """What happened in the role since the last call."""
-        events: Sequence[dict[str, Any]] = await self.call("drain_events")
+        events: Sequence[dict[str, Any]] = await self.call("drain_events", deadline_s=deadline_s)
         return events
 
 

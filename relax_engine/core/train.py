@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relax_engine.checkpoint.manager import CheckpointManager
+from relax_engine.components.role import Phase
 from relax_engine.config import RunConfig
 from relax_engine.config.doctor import require_valid
 from relax_engine.core.cluster import ray_cluster
 from relax_engine.core.controller import Controller
+from relax_engine.core.failure import RoleError
 from relax_engine.core.result import RunResult, collect_result
-from relax_engine.core.resume import find_resume_point
+from relax_engine.core.resume import ResumePoint, find_resume_point, newest_of_run
 from relax_engine.observe.metrics import MetricsLog
 from relax_engine.rollout.data_source import DataSettings
 from relax_engine.rollout.prompt_check import check_prompts
@@ -30,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 def train(config: RunConfig) -> RunResult:
     """Train as `config` says; resumes from `--load` when a complete checkpoint is there.
+
+    With `--use-fault-tolerance` a run that was interrupted beyond what a restart in place heals is started again
+    from the last checkpoint that it saved, or from where it began.
 
     Raises:
         ConfigError: the configuration cannot run.
@@ -53,11 +59,7 @@ def train(config: RunConfig) -> RunResult:
     _check_prompts(config)
     if point.iteration:
         logger.info("resuming at step %d of %d from %s", point.iteration, num_steps, point.directory)
-    with ray_cluster(config.flat.ray_address) as cluster:
-        controller = Controller(config, cluster, run_dir, point, num_steps)
-        # A thread of its own, so that a caller with a running event loop (a notebook) can call this.
-        with ThreadPoolExecutor(1, thread_name_prefix="controller") as executor:
-            phases, seconds = executor.submit(asyncio.run, controller.run()).result()
+    phases, seconds = _run_to_the_end(config, run_dir, point, num_steps)
     latest = CheckpointManager(config.flat.save).latest() if config.flat.save else None
     return collect_result(
         run_dir,
@@ -79,6 +81,28 @@ def _check_prompts(config: RunConfig) -> None:
     if flat.loss_type != "sft":
         for paths in [None, *flat.eval_prompt_data.values()]:
             check_prompts(DataSettings.from_config(flat, prompt_data=paths), tokenizer)
+
+
+def _run_to_the_end(config: RunConfig, run_dir: Path, point: ResumePoint, num_steps: int) -> tuple[list[Phase], float]:
+    """One controller after the other until one comes to the end; gives up after too many without a new checkpoint."""
+    run_id = uuid.uuid4().hex
+    restarts = 0
+    while True:
+        try:
+            with ray_cluster(config.flat.ray_address) as cluster:
+                controller = Controller(config, cluster, run_dir, point, num_steps, run_id)
+                # A thread of its own, so that a caller with a running event loop (a notebook) can call this.
+                with ThreadPoolExecutor(1, thread_name_prefix="controller") as executor:
+                    return executor.submit(asyncio.run, controller.run()).result()
+        except RoleError as error:
+            if not config.flat.use_fault_tolerance or not error.interrupted:
+                raise
+            newest = newest_of_run(config, run_id) or point
+            restarts = 1 if newest.iteration > point.iteration else restarts + 1
+            if restarts > config.flat.max_global_restart:
+                raise
+            point = newest
+            logger.warning("starting the run again at step %d (%s): %s", point.iteration, point.directory, error)
 
 
 def total_steps(config: RunConfig) -> int:

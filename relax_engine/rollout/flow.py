@@ -57,6 +57,7 @@ class GroupFlow:
         buffer: GroupBuffer,
         *,
         first_partition: int = 0,
+        placed: int = 0,
         sample_filter: SampleFilter | None = None,
         args: Any = None,
     ) -> None:
@@ -65,11 +66,15 @@ class GroupFlow:
                 max_staleness=settings.max_staleness,
                 groups_per_step=settings.groups,
                 first_partition=first_partition,
+                placed=placed,
                 in_order=settings.max_staleness == 0,
             )
             if settings.ahead
             else FirstFinished(
-                groups_per_step=settings.groups, surplus=settings.surplus, first_partition=first_partition
+                groups_per_step=settings.groups,
+                surplus=settings.surplus,
+                first_partition=first_partition,
+                placed=placed,
             )
         )
         self.settings, self.hooks, self.generator, self.buffer = settings, hooks, generator, buffer
@@ -82,6 +87,7 @@ class GroupFlow:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready: dict[int, SampleGroup] = {}
         self._next_number = 0
+        self._placed = placed  # of the first partition, by the process before this one
         self._wanted = 0
         self._left_out = 0
         self._rollout_id = 0
@@ -103,7 +109,7 @@ class GroupFlow:
     def start(self, partitions: int) -> None:
         """Begin to start groups: with `ahead` those of all `partitions` still to come."""
         if self.settings.ahead:
-            self._wanted = partitions * self.settings.groups
+            self._wanted = partitions * self.settings.groups - self._placed
         self._feeder = asyncio.create_task(self._feed(), name="group feeder")
 
     async def partition(self, rollout_id: int) -> AsyncIterator[SampleGroup]:
@@ -113,11 +119,12 @@ class GroupFlow:
             RolloutError: the filter leaves out too many groups, or nothing happens until the deadline.
         """
         self._rollout_id, self._left_out = rollout_id, 0
+        groups, self._placed = self.settings.groups - self._placed, 0
         if not self.settings.ahead:
             async with self._changed:
-                self._wanted = self.settings.groups
+                self._wanted = groups
                 self._changed.notify_all()
-        for _ in range(self.settings.groups):
+        for _ in range(groups):
             yield await self._next_placed()
         if not self.settings.ahead:
             await self._settle()
@@ -225,7 +232,7 @@ class GroupFlow:
         groups = [group for group in groups if group[0].group_index in self._running]
         engines: Sequence[PooledEngine | None] = [None] * len(groups)
         if self.settings.batched:
-            engines = self.generator.pool.usable()
+            engines = self.generator.pool.usable() or [None]
         for engine, part in zip(engines, _split(groups, len(engines)), strict=True):
             if part:
                 task = asyncio.create_task(self._work(part, engine))

@@ -33,6 +33,10 @@ class RolloutError(RelaxError):
     """No engine can serve the rollout, or the rollout cannot make the batch that was asked for."""
 
 
+class EnginesLostError(RolloutError):
+    """Requests found no engine that lives."""
+
+
 @dataclass(slots=True)
 class PooledEngine:
     """One engine. `outstanding` counts samples asked for and not answered; `quarantined` says why it is not used."""
@@ -53,25 +57,63 @@ class EnginePool:
     An engine leaves the pool (quarantine) when it breaks a connection, answers with a server error, or is silent and
     not healthy either; its request goes to another one, at most `_ATTEMPTS` times. A request that the engine
     refuses, or that a healthy engine does not finish in time, is an error: it would fare the same elsewhere.
+
+    Where engines are started again (`replace_s`), requests wait that long for one; a new engine is in quarantine until
+    it holds the weights (`replace`, then `release`).
     """
 
     def __init__(
-        self, urls: Iterable[str], *, timeout_s: float, on_quarantine: Callable[[str, str], None] | None = None
+        self,
+        urls: Iterable[str],
+        *,
+        timeout_s: float,
+        replace_s: float | None = None,
+        on_quarantine: Callable[[str, str], None] | None = None,
     ) -> None:
         self.engines = {url: PooledEngine(EngineClient(url, timeout_s=timeout_s)) for url in urls}
+        self._timeout_s = timeout_s
+        self._replace_s = replace_s
         self._on_quarantine = on_quarantine
+        self._released = asyncio.Condition()
 
     def usable(self) -> list[PooledEngine]:
-        """Engines that get requests, least busy first.
+        """Engines that get requests, least busy first; empty only where engines are started again.
 
         Raises:
-            RolloutError: there is none; names all and what happened to each.
+            EnginesLostError: there is none; names all and what happened to each.
         """
         usable = [engine for engine in self.engines.values() if engine.quarantined is None]
-        if not usable:
-            reasons = {url: engine.quarantined for url, engine in self.engines.items()}
-            raise RolloutError(f"no engine can serve the rollout: {reasons}")
+        if not usable and self._replace_s is None:
+            raise self._lost()
         return sorted(usable, key=lambda engine: engine.outstanding)
+
+    async def _one(self) -> PooledEngine:
+        """The least busy engine, once there is one."""
+        async with self._released:
+            try:
+                await asyncio.wait_for(self._released.wait_for(self.usable), self._replace_s)
+            except TimeoutError:
+                raise self._lost() from None
+        return self.usable()[0]
+
+    def _lost(self) -> EnginesLostError:
+        reasons = {url: engine.quarantined for url, engine in self.engines.items()}
+        return EnginesLostError(f"no engine can serve the rollout: {reasons}")
+
+    async def replace(self, url: str, gone: str) -> None:
+        """An engine takes the place of another one; it gets requests when it is released."""
+        old = self.engines.pop(gone, None)
+        self.engines[url] = PooledEngine(EngineClient(url, timeout_s=self._timeout_s), quarantined="waits for weights")
+        if old is not None:
+            await old.client.close()
+
+    async def release(self, urls: Iterable[str]) -> None:
+        """Engines hold the weights that they should."""
+        async with self._released:
+            for url in urls:
+                if url in self.engines:
+                    self.engines[url].quarantined = None
+            self._released.notify_all()
 
     def quarantine(self, url: str, reason: str) -> None:
         """Give the engine no further requests."""
@@ -95,12 +137,12 @@ class EnginePool:
         """The answer to `request`, from `engine` or the least busy one; from another one if that dies.
 
         Raises:
-            RolloutError: every attempt lost its engine, or none is left.
+            EnginesLostError: every attempt lost its engine, or none is left.
             EngineCallError: the request was refused, or is too slow for `--rollout-http-timeout`.
         """
         failures: list[str] = []
         for _ in range(_ATTEMPTS):
-            chosen = engine if engine is not None and engine.quarantined is None else self.usable()[0]
+            chosen = engine if engine is not None and engine.quarantined is None else await self._one()
             engine = None
             if on_engine is not None:
                 on_engine(chosen.url)
@@ -115,7 +157,7 @@ class EnginePool:
                 failures.append(reason)
             finally:
                 chosen.outstanding -= samples
-        raise RolloutError(f"{what} lost its engine {len(failures)} times: {failures}")
+        raise EnginesLostError(f"{what} lost its engine {len(failures)} times: {failures}")
 
     async def _death(self, engine: PooledEngine, error: EngineCallError) -> str | None:
         """Why the engine is lost, None if it is not."""

@@ -51,13 +51,19 @@ class PlacementWindow:
     """
 
     def __init__(
-        self, *, max_staleness: int, groups_per_step: int, first_partition: int = 0, in_order: bool = False
+        self,
+        *,
+        max_staleness: int,
+        groups_per_step: int,
+        first_partition: int = 0,
+        placed: int = 0,
+        in_order: bool = False,
     ) -> None:
         self.max_staleness = max_staleness
         self.groups_per_step = groups_per_step
         self.in_order = in_order
         self._partition = first_partition
-        self._placed_here = 0
+        self._placed_here = placed  # of the first partition, before a restart
         self._deadlines: dict[int, int] = {}  # of groups that are not placed, in order of admission
         self._due: Counter[int] = Counter()  # how many of them by deadline
         self._finished: list[int] = []  # those of them that are finished, ascending
@@ -124,11 +130,11 @@ class FirstFinished:
         discard(0)                                       cut off; it may be admitted again
     """
 
-    def __init__(self, *, groups_per_step: int, surplus: int, first_partition: int = 0) -> None:
+    def __init__(self, *, groups_per_step: int, surplus: int, first_partition: int = 0, placed: int = 0) -> None:
         self.groups_per_step = groups_per_step
         self.surplus = surplus
         self._partition = first_partition
-        self._placed_here = 0
+        self._placed_here = placed  # of the first partition, before a restart
         self._unplaced: set[int] = set()
         self._finished: list[int] = []
 

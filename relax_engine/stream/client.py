@@ -17,33 +17,27 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from relax_engine.stream.blocks import BlockStore, unit_failure
+from relax_engine.stream.calls import CALL_S, WAIT_S, StreamCalls
 from relax_engine.stream.columns import ColumnBatch
 from relax_engine.stream.delivery import (
     Delivery,
-    PartitionInfo,
-    ProducerState,
     PutItem,
     RowGroups,
     Stored,
-    StreamStats,
 )
 from relax_engine.stream.errors import StreamRestartingError, StreamUnavailableError
 from relax_engine.stream.ledger import Outcome
 from relax_engine.stream.outbox import Outbox, PendingPut
 from relax_engine.stream.payload import assemble, row_groups, version_range
-from relax_engine.stream.rpc import RETRY_S, aask, ask, server_wait, settle
+from relax_engine.stream.rpc import RETRY_S, server_wait, settle
 from relax_engine.stream.spans import Spans, as_spans
 
-_CALL_S = 30.0
-_WAIT_S = 600.0
 
-
-class StreamClient:
+class StreamClient(StreamCalls):
     """Access to one stream; `start_stream` and `connect_stream` make clients."""
 
     def __init__(self, controller: ray.actor.ActorHandle, units: Sequence[ray.actor.ActorHandle]) -> None:
-        self._controller = controller
-        self._units = list(units)
+        super().__init__(controller, units)
         self._blocks = BlockStore(controller, units)
         self._outbox = Outbox(self._send)
         self._name = uuid.uuid4().hex[:12]
@@ -61,7 +55,7 @@ class StreamClient:
         *,
         groups: RowGroups | None = None,
         token: str | None = None,
-        deadline_s: float = _WAIT_S,
+        deadline_s: float = WAIT_S,
     ) -> range:
         """Append rows to a partition and return their numbers, in order of put.
 
@@ -84,7 +78,7 @@ class StreamClient:
         *,
         groups: RowGroups | None = None,
         token: str | None = None,
-        deadline_s: float = _WAIT_S,
+        deadline_s: float = WAIT_S,
     ) -> PendingPut:
         """Start a put; its rows are promised only when `rows()` of the result has returned.
 
@@ -111,7 +105,7 @@ class StreamClient:
         *,
         groups: RowGroups | None = None,
         token: str | None = None,
-        deadline_s: float = _WAIT_S,
+        deadline_s: float = WAIT_S,
     ) -> range:
         """`put` for asyncio callers; concurrent puts share their messages."""
         start = asyncio.to_thread(self.put_nowait, partition, batch, groups=groups, token=token, deadline_s=deadline_s)
@@ -153,15 +147,15 @@ class StreamClient:
             if unit_died:
                 stored, held = self._blocks.write(partition, batches)
 
-    def seal(self, partition: str, *, meta: Mapping[str, Any] | None = None, deadline_s: float = _CALL_S) -> int:
+    def seal(self, partition: str, *, meta: Mapping[str, Any] | None = None, deadline_s: float = CALL_S) -> int:
         """Close a partition (`is_last`); returns its number of rows. `meta` is for its readers: small, plain data."""
         return self._ask("seal", partition, dict(meta or {}), deadline_s=deadline_s)
 
-    def record_filtered(self, samples: int, groups: Sequence[int] = (), *, deadline_s: float = _CALL_S) -> None:
+    def record_filtered(self, samples: int, groups: Sequence[int] = (), *, deadline_s: float = CALL_S) -> None:
         """Samples that a filter removed before they were put; `groups` frees their admission slots."""
         self._ask("record", "filtered", samples, list(groups), uuid.uuid4().hex, deadline_s=deadline_s)
 
-    def record_dropped_stale(self, samples: int, groups: Sequence[int] = (), *, deadline_s: float = _CALL_S) -> None:
+    def record_dropped_stale(self, samples: int, groups: Sequence[int] = (), *, deadline_s: float = CALL_S) -> None:
         """Samples given up for their age before they were put; `groups` frees their admission slots."""
         self._ask("record", "dropped_stale", samples, list(groups), uuid.uuid4().hex, deadline_s=deadline_s)
 
@@ -178,7 +172,7 @@ class StreamClient:
         min_rows: int | None = None,
         whole_groups: bool = True,
         commit: int | None = None,
-        deadline_s: float = _WAIT_S,
+        deadline_s: float = WAIT_S,
     ) -> Delivery:
         """The `seq`-th delivery of the partition to the task, the same for every caller and every retry.
 
@@ -204,14 +198,14 @@ class StreamClient:
         min_rows: int | None = None,
         whole_groups: bool = True,
         commit: int | None = None,
-        deadline_s: float = _WAIT_S,
+        deadline_s: float = WAIT_S,
     ) -> Delivery:
         """`take` for asyncio callers."""
         args = (task, partition, seq, tuple(columns), max_rows, min_rows, whole_groups, commit)
         return (await self._await("take", *args, 1, deadline_s=deadline_s))[0]
 
     def fetch(
-        self, delivery: Delivery, columns: Sequence[str] | None = None, *, deadline_s: float = _WAIT_S
+        self, delivery: Delivery, columns: Sequence[str] | None = None, *, deadline_s: float = WAIT_S
     ) -> ColumnBatch:
         """The delivery's rows. Arrays are read-only; they are views of shared memory where a column is one block.
 
@@ -225,7 +219,7 @@ class StreamClient:
         return assemble(delivery, self._blocks.read(delivery, deadline_s), columns)
 
     async def afetch(
-        self, delivery: Delivery, columns: Sequence[str] | None = None, *, deadline_s: float = _WAIT_S
+        self, delivery: Delivery, columns: Sequence[str] | None = None, *, deadline_s: float = WAIT_S
     ) -> ColumnBatch:
         """`fetch` in a thread, since blocks on other nodes take time."""
         return await asyncio.to_thread(self.fetch, delivery, columns, deadline_s=deadline_s)
@@ -240,7 +234,7 @@ class StreamClient:
         min_rows: int | None = None,
         whole_groups: bool = True,
         ahead: int = 1,
-        deadline_s: float = _WAIT_S,
+        deadline_s: float = WAIT_S,
     ) -> Iterator[tuple[Delivery, ColumnBatch]]:
         """All deliveries behind the task's last commit, each committed once the caller has asked for the next.
 
@@ -259,15 +253,15 @@ class StreamClient:
                 yield delivery, self.fetch(delivery, deadline_s=deadline_s)
             seq += len(found)
 
-    def commit(self, task: str, partition: str, seq: int, *, deadline_s: float = _CALL_S) -> None:
+    def commit(self, task: str, partition: str, seq: int, *, deadline_s: float = CALL_S) -> None:
         """The task is done with its deliveries up to `seq`; after a restart it continues behind them."""
         self._ask("commit", task, partition, seq, deadline_s=deadline_s)
 
-    def committed(self, task: str, partition: str, *, deadline_s: float = _CALL_S) -> int:
+    def committed(self, task: str, partition: str, *, deadline_s: float = CALL_S) -> int:
         """The last committed sequence number, -1 for none."""
         return self._ask("committed", task, partition, deadline_s=deadline_s)
 
-    def reset_consumption(self, partition: str, task: str, *, deadline_s: float = _CALL_S) -> None:
+    def reset_consumption(self, partition: str, task: str, *, deadline_s: float = CALL_S) -> None:
         """Give the task all rows of the partition again, from seq 0."""
         self._ask("reset_consumption", partition, task, deadline_s=deadline_s)
 
@@ -281,7 +275,7 @@ class StreamClient:
         *,
         task: str | None = None,
         seq: int = -1,
-        deadline_s: float = _WAIT_S,
+        deadline_s: float = WAIT_S,
     ) -> None:
         """Add columns to existing rows (ascending, in the batch's order), in one step for all of them.
 
@@ -306,12 +300,12 @@ class StreamClient:
         *,
         task: str | None = None,
         seq: int = -1,
-        deadline_s: float = _WAIT_S,
+        deadline_s: float = WAIT_S,
     ) -> None:
         """`put_columns` in a thread."""
         await asyncio.to_thread(self.put_columns, partition, rows, batch, task=task, seq=seq, deadline_s=deadline_s)
 
-    # -- ends and state ----------------------------------------------------------------------
+    # -- ends --------------------------------------------------------------------------------
 
     def drop(
         self,
@@ -320,7 +314,7 @@ class StreamClient:
         *,
         filtered: int = 0,
         dropped_stale: int = 0,
-        deadline_s: float = _CALL_S,
+        deadline_s: float = CALL_S,
     ) -> bool:
         """End a partition: free its blocks and admission slots; False if it was dropped before.
 
@@ -328,100 +322,3 @@ class StreamClient:
         """
         self._blocks.forget()
         return self._ask("drop", partition, outcome, filtered, dropped_stale, deadline_s=deadline_s)
-
-    def stats(self, *, deadline_s: float = _CALL_S) -> StreamStats:
-        """The accounting now."""
-        return self._ask("stats", deadline_s=deadline_s)
-
-    def partitions(self, *, deadline_s: float = _CALL_S) -> list[PartitionInfo]:
-        """Live partitions, oldest first."""
-        return self._ask("partitions", deadline_s=deadline_s)
-
-    def processes(self, *, deadline_s: float = _CALL_S) -> dict[str, Any]:
-        """Process ids and holdings: `controller` is a pid, `units` the report of each storage unit."""
-        pid = self._ask("pid", deadline_s=deadline_s)
-        reports: list[dict[str, Any]] = ray.get([unit.report.remote() for unit in self._units], timeout=deadline_s)
-        return {"controller": pid, "units": reports}
-
-    def wait_partition(self, partition: str, state: str = "exists", *, deadline_s: float = _WAIT_S) -> None:
-        """Wait until the partition `exists`, is `sealed` or was `dropped` (a later state counts too).
-
-        Raises:
-            StreamTimeoutError: names the live partitions.
-        """
-        if state not in ("exists", "sealed", "dropped"):
-            raise ValueError(f"state must be exists, sealed or dropped, got {state!r}")
-        self._wait("wait_partition", partition, state, deadline_s=deadline_s)
-
-    # -- admission ---------------------------------------------------------------------------
-
-    def admit(self, groups: int, *, deadline_s: float = _WAIT_S) -> list[int]:
-        """Numbers (`group_index`) for new groups, when the staleness budget has slots for all of them.
-
-        Raises:
-            StreamTimeoutError: names the groups that keep the slots, since when, on which engine.
-        """
-        return self._wait("admit", groups, uuid.uuid4().hex, deadline_s=deadline_s)
-
-    async def aadmit(self, groups: int, *, deadline_s: float = _WAIT_S) -> list[int]:
-        """`admit` for asyncio callers."""
-        return await self._await("admit", groups, uuid.uuid4().hex, deadline_s=deadline_s)
-
-    def withdraw(self, *, deadline_s: float = _CALL_S) -> ProducerState:
-        """Take over from a producer that is gone.
-
-        Groups it was admitted for and never put are admitted again first, under the same numbers;
-        its waiting calls end with an error. Returns what is there already.
-        """
-        return self._ask("withdraw", deadline_s=deadline_s)
-
-    def assign(self, groups: Sequence[int], engine: str) -> None:
-        """Say which engine generates the groups; for messages only, so nothing is awaited."""
-        self._controller.assign.remote(list(groups), engine)
-
-    def finish_step(
-        self,
-        partition: str,
-        *,
-        version: int | None = None,
-        dropped_stale: int = 0,
-        retain: bool = False,
-        deadline_s: float = _CALL_S,
-    ) -> StreamStats:
-        """After an optimizer step and its weight sync: set the gate to `version` and end the partition as trained.
-
-        With `retain` it can still be taken, by the same deliveries, until a step that is finished
-        without. One call, because it is made at every step. Returns the accounting after it.
-        """
-        return self._ask("finish_step", partition, version, dropped_stale, retain, deadline_s=deadline_s)
-
-    def gate_state(self, *, deadline_s: float = _CALL_S) -> dict[str, Any]:
-        """The gate's part of a checkpoint; see `AdmissionGate.state`."""
-        return self._ask("gate_state", deadline_s=deadline_s)
-
-    def recover_gate(
-        self,
-        version: int,
-        *,
-        next_group: int | None = None,
-        pending: Sequence[int] = (),
-        deadline_s: float = _CALL_S,
-    ) -> None:
-        """Rebuild the gate for a run that continues at `version`; see `AdmissionGate.recover`."""
-        self._ask("recover_gate", version, next_group, list(pending), deadline_s=deadline_s)
-
-    def close(self) -> None:
-        """End the stream for everybody: its controller and storage units, and with them all rows."""
-        for actor in (self._controller, *self._units):
-            ray.kill(actor)
-
-    def _ask(self, method: str, *args: Any, deadline_s: float) -> Any:
-        return ask(lambda _: getattr(self._controller, method).remote(*args), deadline_s, method)
-
-    def _wait(self, method: str, *args: Any, deadline_s: float) -> Any:
-        """A call that waits in the controller: its last argument is how long it may."""
-        return ask(lambda left: getattr(self._controller, method).remote(*args, server_wait(left)), deadline_s, method)
-
-    async def _await(self, method: str, *args: Any, deadline_s: float) -> Any:
-        call = getattr(self._controller, method)
-        return await aask(lambda left: call.remote(*args, server_wait(left)), deadline_s, method)

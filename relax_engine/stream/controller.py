@@ -94,6 +94,7 @@ class StreamController:
         it, so what is not held never becomes visible.
         """
         self._holdings.watch()
+        producer = self._producers
         results: list[range | Exception] = []
         kept = False
         self._holdings.add(partition, stored)
@@ -105,6 +106,7 @@ class StreamController:
                     self._waiting_puts or not self._ledger.fits(block)
                 ):
                     await self._wait_for_room(partition, block, start, item.wait_s)
+                    self._require_producer(producer)
                 results.append(self._do("put", partition, block, item, now=time.monotonic()))
                 kept = kept or block.key in self._ledger.live(partition).blocks
             except (StreamError, ValueError) as error:
@@ -212,8 +214,7 @@ class StreamController:
         producer = self._producers
 
         def attempt() -> list[int] | None:
-            if producer != self._producers:
-                raise StreamError("another producer has taken over from the one that asked for admission")
+            self._require_producer(producer)
             now = time.monotonic()
             numbers = self._ledger.admit(groups, token, now)
             if numbers is not None:
@@ -236,6 +237,11 @@ class StreamController:
         state: ProducerState = self._do("withdraw")
         self._notify()
         return state
+
+    def _require_producer(self, producer: int) -> None:
+        """Refuse what a producer waited for that was replaced meanwhile."""
+        if producer != self._producers:
+            raise StreamError("another producer has taken over from the one that asked")
 
     async def assign(self, groups: Sequence[int], engine: str) -> None:
         """The engine that generates the groups, for messages."""
@@ -270,6 +276,10 @@ class StreamController:
     async def partitions(self) -> list[PartitionInfo]:
         """Live partitions, oldest first."""
         return self._ledger.info(time.monotonic())
+
+    async def describe(self) -> str:
+        """The state in words."""
+        return self._ledger.describe(time.monotonic())
 
     async def wait_partition(self, partition: str, state: str, wait_s: float) -> None:
         """Return when the partition exists, is sealed, or was dropped."""

@@ -57,7 +57,7 @@ class StreamLedger:
         self._answers: OrderedDict[str, list[int]] = OrderedDict()
         self._sealed: str | None = None
         self._sealed_meta: dict[str, Any] = {}
-        self._finished: str | None = None
+        self._version = 0
 
     # -- partitions --------------------------------------------------------------------------
 
@@ -212,9 +212,10 @@ class StreamLedger:
         gone = []
         table = self.drop(partition, "trained", dropped_stale=dropped_stale)
         if table is not None:
-            if self.gate is not None and version is not None:
-                self.gate.set_version(version)
-            self._finished = partition
+            if version is not None:
+                self._version = version
+                if self.gate is not None:
+                    self.gate.set_version(version)
             if retain:
                 del self._dropped[partition]
                 self.retained[partition] = table
@@ -325,7 +326,7 @@ class StreamLedger:
             groups_admitted=0 if gate is None else gate.admitted,
             groups_occupied=0 if gate is None else gate.occupied,
             group_budget=0 if gate is None else gate.budget,
-            weight_version=0 if gate is None else gate.version,
+            weight_version=self._version if gate is None else gate.version,
         )
 
     def info(self, now: float) -> list[PartitionInfo]:
@@ -343,6 +344,22 @@ class StreamLedger:
             )
             for table in self.partitions.values()
         ]
+
+    def describe(self, now: float) -> str:
+        """Every live partition, who has taken how much of it, and which groups are missing."""
+        lines = []
+        for table in self.partitions.values():
+            tasks = [
+                f"{task} took {state.delivered} rows, last asked {state.idle_s:.1f} s ago"
+                for task, state in table.progress(now).items()
+            ]
+            lines.append(
+                f"partition {table.name!r}: {table.rows} rows, {'sealed' if table.sealed else 'open'}, "
+                f"{now - table.created:.1f} s old, columns {table.columns()}; {'; '.join(tasks) or 'nobody has asked'}"
+            )
+        if self.gate is not None:
+            lines.append(self.gate.explain(now))
+        return "\n".join(lines) or "no live partition"
 
     def explain_take(self, task: str, partition: str, seq: int, columns: Sequence[str], now: float) -> str:
         """What a take that met its deadline was waiting for."""

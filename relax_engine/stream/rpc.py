@@ -11,6 +11,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayTaskError
 
 from relax_engine.stream.errors import StreamRestartingError, StreamUnavailableError
+from relax_engine.utils.waits import waiting
 
 RETRY_S = 0.2
 
@@ -32,7 +33,8 @@ def settle(ref: ray.ObjectRef, deadline_s: float, call: str) -> Any:
         Exception: what the call raised, with the remote traceback as its cause.
     """
     try:
-        return ray.get(ref, timeout=deadline_s)
+        with waiting(call):
+            return ray.get(ref, timeout=deadline_s)
     except (GetTimeoutError, RayTaskError, RayActorError) as error:
         raise _translate(error, deadline_s, call) from error
 
@@ -56,7 +58,8 @@ async def aask(submit: Submit, deadline_s: float, call: str) -> Any:
     while True:
         left = max(0.0, end - time.monotonic())
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(submit(left).future()), left)
+            with waiting(call):
+                return await asyncio.wait_for(asyncio.wrap_future(submit(left).future()), left)
         except (TimeoutError, RayTaskError, RayActorError) as error:
             failure = _translate(error, deadline_s, call)
             if not isinstance(failure, StreamRestartingError) or end - time.monotonic() < RETRY_S:

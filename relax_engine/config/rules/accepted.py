@@ -28,8 +28,6 @@ MISSING: dict[str, str] = {
     "use_wandb": "metrics go to metrics.jsonl in --run-dir",
     "use_clearml": "metrics go to metrics.jsonl in --run-dir",
     "use_metrics_service": "metrics go to metrics.jsonl in --run-dir",
-    "use_health_check": "a role that fails or falls silent ends the run with an error",
-    "use_fault_tolerance": "a failed role ends the run; started again with --load it goes on from the last checkpoint",
 }
 """Conveniences that are not there: one warning."""
 

@@ -80,6 +80,18 @@ def test_a_reward_that_never_returns(fails: Callable[..., str]) -> None:
     assert time.monotonic() - started < 60
 
 
+def test_a_run_that_stands_still_says_who_waits_for_what(fails: Callable[..., str], tmp_path: Path) -> None:
+    started = time.monotonic()
+    message = fails(custom_rm_path=f"{core_rewards.HERE}:never_returns_on_five", progress_timeout=5.0)
+    assert "no role has made progress for 5 s" in message
+    assert re.search(r"actor: step 0, no progress for [\d.]+ s, waits for take\(actor_train, train_0, 0\) for", message)
+    dump = (tmp_path / "standstill.txt").read_text()
+    assert re.search(r"group 1 for [\d.]+ s on http://", dump)
+    assert "in score" in dump  # the rollout's task that waits for the reward
+    assert "-- rank 0 thread" in dump
+    assert time.monotonic() - started < 60
+
+
 def kill_when_training(victim: Callable[[], list[psutil.Process]], run_dir: Path) -> threading.Thread:
     """Kill the first process that `victim` finds once a step was done."""
 

@@ -1,5 +1,6 @@
 """A tensor-parallel group that pushes weights: retries must find all ranks, and dead ranks must be named."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.launch import launch_engine
-from relax_engine.components.train_group import TrainGroup, TrainGroupError
+from relax_engine.components.train_group import RankLostError, TrainGroup, TrainGroupError
 from relax_engine.core.cluster import ray_cluster
 from relax_engine.core.placement import Placement, place
 from relax_engine.weight_sync.receivers import EngineReceiver
@@ -91,9 +92,25 @@ async def test_a_push_that_is_repeated_gathers_on_all_ranks(group: TrainGroup, t
             assert (await client.model_info())["weight_version"] == "2"
 
 
+def test_what_a_rank_raises_comes_with_its_number_and_its_log(group: TrainGroup) -> None:
+    """verl#275: not just that an actor died."""
+    with pytest.raises(TrainGroupError) as raised:
+        group.discard_snapshot("never kept")
+    assert not isinstance(raised.value, RankLostError)
+    message = str(raised.value)
+    assert re.search(r"actor: rank [01] failed in discard_snapshot\(\): KeyError: 'never kept'", message)
+    assert "last lines of its log /" in message
+
+
+def test_every_rank_says_where_it_is(group: TrainGroup) -> None:
+    stacks = group.inspect()
+    assert {name.split(" thread")[0] for name in stacks} == {"rank 0", "rank 1"}
+    assert sorted(group.processes) == ["rank 0", "rank 1"]
+
+
 def test_a_dead_rank_is_named_while_the_other_waits_for_it(group: TrainGroup) -> None:
     import ray
 
     ray.kill(group._ranks[1])
-    with pytest.raises(TrainGroupError, match=r"actor: the process of rank 1 died"):
+    with pytest.raises(RankLostError, match=r"actor: the process of rank 1 died"):
         group.snapshot("any")

@@ -113,13 +113,13 @@ def test_forward_roles_exist_where_their_column_is_read(flags: dict, roles: dict
 
 def test_pairs_are_trained_together() -> None:
     pairs = config(loss_type="dpo", global_batch_size=6, num_iters_per_train_update=4)
-    assert actor_columns(pairs) == ["tokens", "response_lengths", "loss_masks", "group_index", "sample_indices"]
+    assert actor_columns(pairs) == ["tokens", "response_lengths", "loss_masks", "sample_indices", "group_index"]
     assert rows_per_part(pairs) == 4  # two of the six pairs
     assert rows_per_part(config(loss_type="sft", global_batch_size=6, num_iters_per_train_update=4)) == 2
 
 
 def test_the_actor_waits_for_what_it_cannot_compute() -> None:
-    assert actor_columns(config(loss_type="sft")) == ["tokens", "response_lengths", "loss_masks"]
+    assert actor_columns(config(loss_type="sft")) == ["tokens", "response_lengths", "loss_masks", "sample_indices"]
     assert actor_columns(config(**KL)) == list(ROLLOUT_COLUMNS)
     streamed = set(actor_columns(config(**ASYNC, **KL))) - set(ROLLOUT_COLUMNS)
     assert streamed == {"log_probs", "ref_log_probs", "advantages", "returns", "loss_weights"}

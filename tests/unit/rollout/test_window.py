@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from relax_engine.rollout.window import PlacementWindow
+from relax_engine.rollout.window import Placement, PlacementWindow
 
 
 def places(window: PlacementWindow) -> list[tuple[int, int, bool]]:
@@ -96,3 +96,16 @@ def test_deadlines_hold_and_partitions_are_full_under_any_order_of_finishing(see
             version += 1
     assert version > 50
     assert list(contents) == list(range(len(contents)))
+
+
+def test_a_window_that_begins_inside_a_partition() -> None:
+    """A restarted producer goes on where its predecessor stopped: three of four groups of partition 5 are placed."""
+    window = PlacementWindow(max_staleness=1, groups_per_step=4, first_partition=5, placed=3)
+    window.admit([9, 23, 24], version=5)
+    for group in (9, 23, 24):
+        window.finish(group)
+    assert [window.place() for _ in range(3)] == [
+        Placement(9, 5, last=True),
+        Placement(23, 6, last=False),
+        Placement(24, 6, last=False),
+    ]
