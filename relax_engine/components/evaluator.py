@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relax_engine.components.mode import published_version
+from relax_engine.errors import first_cause
 from relax_engine.observe.metrics import MetricsLog, read_metrics
 from relax_engine.rollout.custom_generate import custom_generate
 from relax_engine.rollout.custom_rollout import RolloutFunction, check_evaluation
@@ -56,7 +57,7 @@ class Evaluator:
         """Evaluate the weights of `step` if the flags say so."""
         args = self._role.args
         for task in [task for task in self._tasks if task.done()]:
-            await task  # raises what it raised
+            await _result(task)
             self._tasks.remove(task)
         if not self._pool.engines or not args.eval_prompt_data or not args.eval_interval or step % args.eval_interval:
             return
@@ -88,7 +89,7 @@ class Evaluator:
             names = sorted(task.get_name() for task in running)
             raise RolloutError(f"{', '.join(names)} did not end in {timeout:g} s; raise --eval-timeout")
         for task in tasks:
-            await task
+            await _result(task)
 
     async def _evaluate(self, step: int) -> None:
         role, args = self._role, self._role.args
@@ -146,3 +147,11 @@ class Evaluator:
                     metrics[f"eval/{name}-truncated_ratio"] = float(np.mean(entry["truncated"]))
             self._log.write(step, {"version": version, "dataset": name, **metrics})
             role.emit("evaluation", step=step, dataset=name, score=score)
+
+
+async def _result(task: asyncio.Task[None]) -> None:
+    """Raise what an evaluation raised: the first error of its requests."""
+    try:
+        await task
+    except BaseExceptionGroup as group:
+        raise first_cause(group) from None

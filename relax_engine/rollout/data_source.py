@@ -89,13 +89,7 @@ class PromptDataSource:
         self.fingerprint = _fingerprint(self._table, settings)
         self._build = load_function(settings.custom_prompt_path) if settings.custom_prompt_path else None
         self._next = 0
-        self._pending: list[int] = []
         self._orders: dict[int, np.ndarray] = {}
-
-    @property
-    def table(self) -> pa.Table:
-        """All rows, in file order."""
-        return self._table
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -103,7 +97,7 @@ class PromptDataSource:
     @property
     def position(self) -> DataPosition:
         """The position after everything handed out so far."""
-        return self.position_at(self._next, self._pending)
+        return self.position_at(self._next)
 
     def position_at(self, group_index: int, pending: Sequence[int] = ()) -> DataPosition:
         """The position that continues with the groups `pending` and then `group_index`, `group_index + 1`, ..."""
@@ -111,7 +105,7 @@ class PromptDataSource:
         return DataPosition(epoch, offset, group_index, self.fingerprint, tuple(pending))
 
     def restore(self, position: dict[str, Any]) -> None:
-        """Continue from a saved position.
+        """Continue with the group after a saved position; whoever saved pending groups asks for them by number.
 
         Raises:
             PromptDataError: the data are not those of the saved run.
@@ -124,16 +118,11 @@ class PromptDataSource:
                 "keys, seed and --rollout-shuffle, or start a new run with another --save"
             )
         self._next = saved.group_index
-        self._pending = sorted(saved.pending)
 
     def get_groups(self, count: int) -> list[SampleGroup]:
         """The next `count` prompt groups, each with `samples_per_group` pending samples."""
-        numbers = self._pending[:count]
-        del self._pending[:count]
-        fresh = count - len(numbers)
-        numbers += range(self._next, self._next + fresh)
-        self._next += fresh
-        return [self.group(number) for number in numbers]
+        first, self._next = self._next, self._next + count
+        return [self.group(number) for number in range(first, self._next)]
 
     def group(self, number: int) -> SampleGroup:
         """Prompt group `number` of the run, wherever the source stands."""
@@ -142,8 +131,8 @@ class PromptDataSource:
     def _row(self, group_index: int) -> int:
         epoch, offset = divmod(group_index, len(self))
         if epoch not in self._orders:
-            # Groups are handed out in order: no more than the previous epoch is needed again.
-            self._orders = {key: order for key, order in self._orders.items() if key == epoch - 1}
+            # Groups are asked for about in order: no more than the neighbouring epochs are needed again.
+            self._orders = {key: order for key, order in self._orders.items() if abs(key - epoch) == 1}
             self._orders[epoch] = self._epoch_order(epoch)
         return int(self._orders[epoch][offset])
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+from relax_engine.errors import first_cause
 from relax_engine.rollout.buffer import GroupBuffer, resume_state
 from relax_engine.rollout.filters import SampleFilter, apply_filter
 from relax_engine.rollout.flow_settings import FlowHooks, FlowSettings
@@ -314,7 +315,7 @@ class GroupFlow:
 
     async def _fail(self, error: BaseException) -> None:
         async with self._changed:
-            self._error = self._error or _first(error)
+            self._error = self._error or first_cause(error)
             self._changed.notify_all()
 
     # -- cutting off -------------------------------------------------------------------------
@@ -375,10 +376,3 @@ def _split(groups: list[SampleGroup], parts: int) -> list[list[SampleGroup]]:
     share, rest = divmod(len(groups), parts)
     ends = [share * (i + 1) + min(i + 1, rest) for i in range(parts)]
     return [groups[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def _first(error: BaseException) -> BaseException:
-    """The first leaf of an exception group."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -76,17 +76,28 @@ def test_a_resume_at_every_position_continues_the_order(make: Make, shuffle: boo
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_groups_left_out_come_first_after_a_resume(make: Make, shuffle: bool) -> None:
-    """Groups of the previous epoch included; they are the very same groups."""
+def test_a_group_is_made_from_its_number_at_any_time(make: Make, shuffle: bool) -> None:
+    """Across epochs and in any order, without moving the source."""
     source = make(shuffle=shuffle)
-    whole = source.get_groups(2 * ROWS)
-    position = source.position_at(ROWS + 2, [ROWS - 2, ROWS + 1])
-    resumed = make(shuffle=shuffle)
-    resumed.restore(json.loads(json.dumps(position.to_dict())))
-    assert resumed.get_groups(1) == [whole[ROWS - 2]]
-    assert resumed.position == source.position_at(ROWS + 2, [ROWS + 1])
-    assert resumed.get_groups(3) == [whole[ROWS + 1], whole[ROWS + 2], whole[ROWS + 3]]
-    assert resumed.position == source.position_at(ROWS + 4)
+    whole = source.get_groups(3 * ROWS)
+    other = make(shuffle=shuffle)
+    for number in (2 * ROWS, 0, 3 * ROWS - 1, ROWS + 2, ROWS - 1):
+        assert other.group(number) == whole[number]
+    assert other.position.group_index == 0
+    position = json.loads(json.dumps(source.position_at(ROWS + 2, [ROWS - 2]).to_dict()))
+    other.restore(position)
+    assert other.get_groups(1) == [whole[ROWS + 2]]
+
+
+def build_prompt(prompt: str, row: dict[str, Any]) -> str:
+    return f"{row['metadata']['n']}: {prompt}!"
+
+
+def test_a_function_builds_prompts_from_their_rows(make: Make) -> None:
+    source = make(custom_prompt_path=f"{__file__}:build_prompt")
+    group = source.group(4)
+    assert group[0].prompt == "4: q4!"
+    assert source.tokenizer.decode(group[0].tokens) == "4: q4!"
 
 
 def test_three_resumes_within_epochs_follow_one_another(make: Make) -> None:
