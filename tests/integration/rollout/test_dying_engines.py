@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from test_continued import LENGTH, SAMPLING, flat, make_groups
+from test_user_functions import BRIDGE, custom
 
 from relax_engine.backends.engines.launch import EngineProcess, launch_engine
 from relax_engine.backends.engines.types import EngineDeadlineError, EngineRefusedError
@@ -36,6 +37,13 @@ async def test_requests_of_a_killed_engine_are_served_by_another(
         await generator.generate(expected)
         assert [s.rollout_tokens for s in flat(groups)] == [s.rollout_tokens for s in flat(expected)]
         assert all(map(is_finished, flat(groups)))
+        # A user's function sees a broken connection; its sample is as it was when it is called again.
+        pool.engines[doomed.url].quarantined = None
+        mine = make_groups(tokenizer, 1)
+        await Generator(pool, SAMPLING, custom=custom("generate")).generate(mine)
+        assert all(map(is_finished, flat(mine)))
+        assert all(sample.loss_mask.count(0) == len(BRIDGE) for sample in flat(mine))
+        assert [engine.url for engine in pool.usable()] == [engines[0].url]
         pool.quarantine(engines[0].url, "no weights")
         with pytest.raises(RolloutError, match=rf"no engine can serve the rollout: .*{doomed.url}.*no weights"):
             await generator.generate(make_groups(tokenizer, 1))
