@@ -6,6 +6,7 @@ admission, whose slot such a group keeps (`admission`), and prompts (`data_sourc
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,8 +20,8 @@ BufferFilter = Callable[[Any, int, list[SampleGroup], int], Sequence[SampleGroup
 It removes the groups it returns from the list `buffer`; those it removes without returning are given up."""
 
 
-class BufferError(RelaxError):
-    """A buffer filter did not do what it must."""
+class GroupBufferError(RelaxError):
+    """A buffer filter did not do what it must, or a waiting group cannot be saved."""
 
 
 class GroupBuffer:
@@ -51,7 +52,7 @@ class GroupBuffer:
         """At most `count` groups to go on with, and those that the user's filter gave up.
 
         Raises:
-            BufferError: the filter returned more groups than asked for, or some that are not in the buffer.
+            GroupBufferError: the filter returned more groups than asked for, or some that are not in the buffer.
         """
         if self._choose is None:
             taken, self._groups = self._groups[:count], self._groups[count:]
@@ -61,12 +62,12 @@ class GroupBuffer:
         taken = list(self._choose(self._args, rollout_id, left, count))
         numbers = [group[0].group_index for group in taken]
         if len(taken) > count or len(set(numbers)) < len(numbers) or not set(numbers) <= set(before):
-            raise BufferError(
+            raise GroupBufferError(
                 f"--buffer-filter-path returned groups {numbers}; at most {count} of {sorted(before)} were asked for"
             )
         remaining = {group[0].group_index for group in left}
         if remaining & set(numbers) or not remaining <= set(before):
-            raise BufferError(
+            raise GroupBufferError(
                 f"--buffer-filter-path returned groups {numbers} and left {sorted(remaining)} in the buffer; "
                 "remove what you return, add nothing"
             )
@@ -75,8 +76,21 @@ class GroupBuffer:
 
 
 def pack_groups(groups: Iterable[SampleGroup]) -> list[list[dict[str, Any]]]:
-    """All groups that hold more than their prompt, ready for JSON."""
-    return [[sample.to_dict() for sample in group] for group in groups if is_touched(group)]
+    """All groups that hold more than their prompt, ready for JSON.
+
+    Raises:
+        GroupBufferError: a user's function put something else into a sample's metadata or reward; names the sample.
+    """
+    packed = [[sample.to_dict() for sample in group] for group in groups if is_touched(group)]
+    for sample in (sample for group in packed for sample in group):
+        try:
+            json.dumps((sample["metadata"], sample["train_metadata"], sample["reward"]))
+        except TypeError as error:
+            raise GroupBufferError(
+                f"sample {sample['index']} of group {sample['group_index']} waits and cannot be part of a checkpoint: "
+                f"{error}; keep metadata and rewards to what JSON can hold"
+            ) from error
+    return packed
 
 
 def resume_state(next_group: int, under_way: Mapping[int, SampleGroup]) -> dict[str, Any]:

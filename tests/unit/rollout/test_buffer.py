@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from relax_engine.rollout.buffer import BufferError, GroupBuffer, resume_state, unpack_groups
+from relax_engine.rollout.buffer import GroupBuffer, GroupBufferError, resume_state, unpack_groups
 from relax_engine.types import Sample, SampleGroup, SampleStatus, WeightVersionSpan
 
 
@@ -62,7 +62,7 @@ def test_a_filter_chooses_and_gives_up() -> None:
 def test_a_filter_that_breaks_its_contract_is_named(choose: Any, message: str) -> None:
     buffer = GroupBuffer(choose)
     buffer.add(map(group, range(3)))
-    with pytest.raises(BufferError, match=message):
+    with pytest.raises(GroupBufferError, match=message):
         buffer.take(1, 0)
 
 
@@ -77,3 +77,10 @@ def test_a_checkpoint_holds_what_was_sampled_and_numbers_of_the_rest() -> None:
 def test_a_begun_group_at_the_end_is_pending() -> None:
     state = resume_state(6, {4: group(4), 5: group(5, 2)})
     assert (state["next_group"], state["pending"], len(state["groups"])) == (6, [4, 5], 1)
+
+
+def test_what_json_cannot_hold_is_named_with_its_sample() -> None:
+    waiting = group(4, 2)
+    waiting[0].metadata["image"] = object()
+    with pytest.raises(GroupBufferError, match=r"sample 4 of group 4 waits .*object is not JSON serializable"):
+        resume_state(5, {4: waiting})
