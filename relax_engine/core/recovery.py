@@ -11,15 +11,18 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from relax_engine.config import RunConfig
 from relax_engine.config.critic import uses_critic
 from relax_engine.core.failure import RoleError, role_failure
+from relax_engine.core.resume import ResumePoint
 from relax_engine.core.service import Service
 from relax_engine.core.watch import Watch
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _RESTARTS_WITHOUT_A_STEP = 3
 
@@ -47,6 +50,30 @@ def lost_with(role: str, config: RunConfig) -> str | None:
     if role == "actor" and flat.save is None:
         return "the trained weights, of which there is no checkpoint (--save)"
     return None
+
+
+def until_done(
+    run_from: Callable[[ResumePoint], T], point: ResumePoint, newest: Callable[[], ResumePoint | None], restarts: int
+) -> T:
+    """The result of a run that is started again from its newest checkpoint each time that it is interrupted.
+
+    Gives up after `restarts` of them in a row without a new checkpoint.
+
+    Raises:
+        RoleError: the failure that was one too many, or that would repeat itself.
+    """
+    left = restarts
+    while True:
+        try:
+            return run_from(point)
+        except RoleError as error:
+            found = newest() or point
+            if found.iteration > point.iteration:
+                left = restarts
+            if not error.interrupted or left == 0:
+                raise
+            left, point = left - 1, found
+            logger.warning("starting the run again at step %d (%s): %s", point.iteration, point.directory, error)
 
 
 class Keeper:

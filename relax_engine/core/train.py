@@ -16,7 +16,7 @@ from relax_engine.config import RunConfig
 from relax_engine.config.doctor import require_valid
 from relax_engine.core.cluster import ray_cluster
 from relax_engine.core.controller import Controller
-from relax_engine.core.failure import RoleError
+from relax_engine.core.recovery import until_done
 from relax_engine.core.result import RunResult, collect_result
 from relax_engine.core.resume import ResumePoint, find_resume_point, newest_of_run
 from relax_engine.observe.metrics import MetricsLog
@@ -84,25 +84,19 @@ def _check_prompts(config: RunConfig) -> None:
 
 
 def _run_to_the_end(config: RunConfig, run_dir: Path, point: ResumePoint, num_steps: int) -> tuple[list[Phase], float]:
-    """One controller after the other until one comes to the end; gives up after too many without a new checkpoint."""
+    """One controller after the other, each on a cluster that it finds or starts, until one comes to the end."""
     run_id = uuid.uuid4().hex
-    restarts = 0
-    while True:
-        try:
-            with ray_cluster(config.flat.ray_address) as cluster:
-                controller = Controller(config, cluster, run_dir, point, num_steps, run_id)
-                # A thread of its own, so that a caller with a running event loop (a notebook) can call this.
-                with ThreadPoolExecutor(1, thread_name_prefix="controller") as executor:
-                    return executor.submit(asyncio.run, controller.run()).result()
-        except RoleError as error:
-            if not config.flat.use_fault_tolerance or not error.interrupted:
-                raise
-            newest = newest_of_run(config, run_id) or point
-            restarts = 1 if newest.iteration > point.iteration else restarts + 1
-            if restarts > config.flat.max_global_restart:
-                raise
-            point = newest
-            logger.warning("starting the run again at step %d (%s): %s", point.iteration, point.directory, error)
+
+    def run_from(point: ResumePoint) -> tuple[list[Phase], float]:
+        with ray_cluster(config.flat.ray_address) as cluster:
+            controller = Controller(config, cluster, run_dir, point, num_steps, run_id)
+            # A thread of its own, so that a caller with a running event loop (a notebook) can call this.
+            with ThreadPoolExecutor(1, thread_name_prefix="controller") as executor:
+                return executor.submit(asyncio.run, controller.run()).result()
+
+    if not config.flat.use_fault_tolerance:
+        return run_from(point)
+    return until_done(run_from, point, lambda: newest_of_run(config, run_id), config.flat.max_global_restart)
 
 
 def total_steps(config: RunConfig) -> int:

@@ -125,14 +125,15 @@ class ChaosRun:
         victim.kill()
         self.kills.append((kind, self.steps(), time.time()))
 
-    def torment(self, schedule: Sequence[str], seed: int, *, recovery_s: float) -> None:
-        """Kill one after the other, each at a random moment of the first steps after the last one's recovery."""
+    def torment(self, schedule: Sequence[Sequence[str]], seed: int, *, recovery_s: float) -> None:
+        """Kill one lot after the other, each at a random moment after the last one's recovery: a further step."""
         rng = random.Random(seed)
         step = 1
-        for kind in schedule:
-            assert self.wait_for_step(step, recovery_s), f"the run ended before {kind} was killed: {self.kills}"
+        for kinds in schedule:
+            assert self.wait_for_step(step, recovery_s), f"the run ended before {kinds} died; {self.report()}"
             time.sleep(rng.uniform(0.0, 1.0))
-            self.kill(kind)
+            for kind in kinds:
+                self.kill(kind)
             step = self.steps() + 1
 
     def finish(self, seconds: float) -> None:

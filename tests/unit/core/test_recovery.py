@@ -11,7 +11,8 @@ from ray.exceptions import ActorDiedError, RayTaskError
 from relax_engine.components.train_group import RankLostError, TrainGroupError
 from relax_engine.config import RunConfig
 from relax_engine.core.failure import RoleError, role_failure
-from relax_engine.core.recovery import Keeper, RunInterruptedError, lost_with
+from relax_engine.core.recovery import Keeper, RunInterruptedError, lost_with, until_done
+from relax_engine.core.resume import ResumePoint
 from relax_engine.core.service import Service
 from relax_engine.core.watch import Watch
 from relax_engine.stream.errors import StreamUnavailableError
@@ -146,3 +147,51 @@ def test_what_a_role_takes_with_it(role: str, flags: dict[str, Any], lost: str |
     config = RunConfig.from_flat(hf_checkpoint="m", prompt_data=["p"], num_rollout=1, **flags)
     reason = lost_with(role, config)
     assert reason is None if lost is None else reason is not None and lost in reason
+
+
+class Run:
+    """A run that is interrupted at given steps, and saves a checkpoint at every fourth."""
+
+    def __init__(self, *interruptions: int, interrupted: bool = True) -> None:
+        self.interruptions = list(interruptions)
+        self.interrupted = interrupted
+        self.saved: int | None = None
+        self.began: list[int] = []
+
+    def run_from(self, point: ResumePoint) -> str:
+        self.began.append(point.iteration)
+        if not self.interruptions:
+            return "done"
+        step = self.interruptions.pop(0)
+        if step - step % 4 > point.iteration:
+            self.saved = step - step % 4
+        raise RoleError(f"died in step {step}", interrupted=self.interrupted)
+
+    def newest(self) -> ResumePoint | None:
+        return None if self.saved is None else ResumePoint(self.saved, f"iter_{self.saved}")
+
+
+def test_a_run_begins_again_at_its_newest_checkpoint() -> None:
+    run = Run(2, 6, 13)
+    assert until_done(run.run_from, ResumePoint(), run.newest, 3) == "done"
+    assert run.began == [0, 0, 4, 12]
+
+
+def test_a_new_checkpoint_gives_a_run_its_restarts_back() -> None:
+    run = Run(1, 2, 5, 6, 9)
+    assert until_done(run.run_from, ResumePoint(), run.newest, 2) == "done"
+    assert run.began == [0, 0, 0, 4, 4, 8]
+
+
+def test_a_run_that_saves_nothing_new_is_given_up() -> None:
+    run = Run(5, 6, 7, 6)
+    with pytest.raises(RoleError, match="died in step 7"):
+        until_done(run.run_from, ResumePoint(), run.newest, 2)
+    assert run.began == [0, 4, 4]
+
+
+def test_a_run_that_would_fail_again_is_not_started_again() -> None:
+    run = Run(5, interrupted=False)
+    with pytest.raises(RoleError, match="died in step 5"):
+        until_done(run.run_from, ResumePoint(), run.newest, 2)
+    assert run.began == [0]
