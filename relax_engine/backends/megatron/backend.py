@@ -140,40 +140,32 @@ class MegatronBackend:
             raise RuntimeError("forward_values needs a backend with a value head")
         return self._forward_rows(batch, temperature=1.0, max_tokens=max_tokens)
 
-    def _forward_rows(self, batch: ColumnBatch, *, temperature: float, max_tokens: int) -> Column:
-        plan = plan_micro_batches(batch["tokens"].lengths, max_tokens=max_tokens, micro_batch_size=1)
-        packings = [self._pack(batch.select(rows)) for rows in plan]
-        with torch.no_grad():
-            parts = [self._forward(packing, temperature, entropy=False).cpu() for packing in packings]
-        offsets = np.concatenate([[0], np.cumsum(batch["response_lengths"].values, dtype=np.int64)])
-        values = torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
-        return Column(values, offsets)
-
     def forward_likeliest(
         self, batch: ColumnBatch, count: int, *, temperature: float, max_tokens: int
     ) -> dict[str, Column]:
         """Log-probabilities of the response tokens and, at each of them, of the `count` likeliest tokens.
 
-        Args:
-            batch: columns `tokens` and `response_lengths`, this data-parallel rank's rows.
-            count: at most the size of the vocabulary.
-            max_tokens: token budget of one forward pass.
-
         Returns:
-            Ragged columns in the compact response layout: `log_probs` float32 `[R]`, `ids` int32 and `values` float32
+            Ragged columns as of `forward_log_probs`: `log_probs` float32 `[R]`, `ids` int32 and `values` float32
             `[R, count]`, likeliest first.
         """
+        rows = self._forward_rows(batch, temperature=temperature, max_tokens=max_tokens, likeliest=count)
+        ids, values = (np.ascontiguousarray(part.T) for part in np.split(rows.values[1:], 2))
+        return {
+            "log_probs": Column(rows.values[0], rows.offsets),
+            "ids": Column(ids.astype(np.int32), rows.offsets),
+            "values": Column(values, rows.offsets),
+        }
+
+    def _forward_rows(self, batch: ColumnBatch, *, temperature: float, max_tokens: int, likeliest: int = 0) -> Column:
+        """The model's output without gradient, `[R]`, or `[1 + 2 likeliest, R]`."""
         plan = plan_micro_batches(batch["tokens"].lengths, max_tokens=max_tokens, micro_batch_size=1)
         packings = [self._pack(batch.select(rows)) for rows in plan]
         with torch.no_grad():
-            parts = [self._forward(each, temperature, entropy=False, likeliest=count).cpu() for each in packings]
+            parts = [self._forward(each, temperature, entropy=False, likeliest=likeliest).cpu() for each in packings]
         offsets = np.concatenate([[0], np.cumsum(batch["response_lengths"].values, dtype=np.int64)])
-        rows = torch.cat(parts, dim=1).numpy() if parts else np.empty((1 + 2 * count, 0), np.float32)
-        return {
-            "log_probs": Column(rows[0], offsets),
-            "ids": Column(np.ascontiguousarray(rows[1 : 1 + count].T, np.int32), offsets),
-            "values": Column(np.ascontiguousarray(rows[1 + count :].T), offsets),
-        }
+        none = np.empty((1 + 2 * likeliest, 0) if likeliest else 0, np.float32)
+        return Column(torch.cat(parts, dim=-1).numpy() if parts else none, offsets)
 
     def train_step(
         self,
