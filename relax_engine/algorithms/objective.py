@@ -85,7 +85,7 @@ class PolicyLoss:
 
     @property
     def needs_entropy(self) -> bool:
-        return self.settings.entropy_coef != 0.0
+        return self.settings.entropy_coef != 0.0 or self.settings.use_rollout_entropy
 
     def __call__(
         self, log_probs: Tensor, entropy: Tensor | None, inputs: LossInputs

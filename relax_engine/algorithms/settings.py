@@ -40,6 +40,7 @@ class AlgorithmSettings:
     kl_loss_type: KlType = "k1"
     use_unbiased_kl: bool = False
     entropy_coef: float = 0.0
+    use_rollout_entropy: bool = False
     gamma: float = 1.0
     lambd: float = 1.0
     normalize_advantages: bool = False

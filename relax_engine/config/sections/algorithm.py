@@ -79,6 +79,9 @@ class Algorithm(Section):
     entropy_coef: float = flag(0.0, ge=0)
     """Coefficient of the entropy bonus."""
 
+    use_rollout_entropy: bool = False
+    """Log the policy's entropy on the sampled tokens (`train/entropy_loss`) without a bonus, too."""
+
     gamma: float = flag(1.0, ge=0, le=1)
     """Discount per token, for estimators with token-level returns."""
 

@@ -286,3 +286,14 @@ def test_batch_normalised_weights_have_mean_one_in_any_split() -> None:
     splits = ((slice(0, 2), slice(0, 105)), (slice(2, 5), slice(105, 115)))
     parts = [make_policy_loss(settings)(current[span], None, rows_of(columns, rows))[0] for rows, span in splits]
     assert float(sum(parts)) == pytest.approx(loss, rel=1e-5)
+
+
+def test_the_entropy_can_be_logged_without_a_bonus() -> None:
+    settings = AlgorithmSettings(use_rollout_entropy=True)
+    current, columns = batch(settings)
+    assert not make_policy_loss(AlgorithmSettings()).needs_entropy
+    loss_fn, inputs = make_policy_loss(settings), rows_of(columns, slice(0, 5))
+    assert loss_fn.needs_entropy
+    loss, metrics = loss_fn(current, torch.full((TOKENS,), 2.0), inputs)
+    assert float(metrics["entropy_loss"]) == pytest.approx(2.0 * float(columns["loss_weights"].sum()), rel=1e-5)
+    assert float(loss) == float(make_policy_loss(AlgorithmSettings())(current, None, inputs)[0])
