@@ -20,6 +20,7 @@ from relax_engine import algorithms as A
 from relax_engine.algorithms.gspo import sequence_ratio
 from relax_engine.algorithms.returns import gae
 from relax_engine.algorithms.value import value_error
+from relax_engine.backends.megatron.log_probs import VocabSlice, token_log_probs
 
 VERL_REDUCTIONS: dict[str, dict[str, Any]] = {
     "token-mean": {"how": "token_mean"},
@@ -264,3 +265,13 @@ def test_verl_value_loss(case: Case) -> None:
     )
     assert_close(0.5 * A.reduce(error, mask, "token_mean"), expected["vf_loss"])
     assert_close(A.reduce(clipped, mask, "token_mean"), expected["vf_clipfrac"])
+
+
+@cases("slime", "logprob_entropy")
+def test_slime_log_probs_and_entropy(case: Case) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    logits = padded(inputs["logits"])
+    vocabulary = VocabSlice(0, logits.shape[1], None)
+    log_probs, entropy = token_log_probs(logits, torch.tensor(inputs["tokens"]), vocabulary, entropy=True)
+    assert_close(log_probs, flat(expected["log_probs"]))
+    assert_close(entropy, torch.tensor(expected["entropy"]))
