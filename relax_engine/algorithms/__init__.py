@@ -4,7 +4,7 @@ What lives here: one file per algorithm and the functions they share. What does 
 processes, configuration parsing. Importing this package does not import torch.
 """
 
-from relax_engine.algorithms.batch import needed_columns, training_columns
+from relax_engine.algorithms.batch import needed_columns, stage_columns, training_columns
 from relax_engine.algorithms.constraints import Violation, violations
 from relax_engine.algorithms.corrections import importance_weights
 from relax_engine.algorithms.kl import kl_penalty
@@ -45,6 +45,7 @@ __all__ = [
     "policy_loss",
     "reduce",
     "register",
+    "stage_columns",
     "training_columns",
     "violations",
 ]

@@ -31,14 +31,15 @@ def needed_columns(
     true_on_policy: bool = False,
     distillation: DistillationSettings | None = None,
 ) -> tuple[str, ...]:
-    """Columns that `training_columns` needs: those of the algorithm, of its batch stage, of a KL in the reward."""
+    """Columns that `training_columns` needs: those of the algorithm, and of a KL in the reward."""
+    on_policy = true_on_policy or spec.ratio_to_behaviour
     needed = ["rewards", "loss_masks", *spec.advantage_columns]
-    if spec.batch_stage is not None or settings.tis_batch_normalize:
+    if settings.tis_batch_normalize:
         needed += ["log_probs", "rollout_log_probs"]
     if settings.kl_in_reward:
-        needed += ["ref_log_probs", settings.old_column(true_on_policy=true_on_policy)]
+        needed += ["ref_log_probs", settings.old_column(true_on_policy=on_policy)]
     if distillation is not None and _distils_sampled(distillation):
-        needed += ["teacher_log_probs", settings.old_column(true_on_policy=true_on_policy)]
+        needed += ["teacher_log_probs", settings.old_column(true_on_policy=on_policy)]
     return tuple(dict.fromkeys(needed))
 
 
@@ -87,6 +88,7 @@ def training_columns(
         ValueError: lengths do not match.
     """
     needed = set(needed_columns(spec, settings, true_on_policy=true_on_policy, distillation=distillation))
+    on_policy = true_on_policy or spec.ratio_to_behaviour
     missing = sorted(needed - columns.keys())
     if missing:
         raise KeyError(f"{spec.name} needs the columns {missing}; there are {sorted(columns)}")
@@ -104,20 +106,17 @@ def training_columns(
     mask = mask & ~excluded[row_ids(bounds)]
     penalty = None
     if settings.kl_in_reward:
-        old = tensors[settings.old_column(true_on_policy=true_on_policy)]
+        old = tensors[settings.old_column(true_on_policy=on_policy)]
         estimate = kl_penalty(old, tensors["ref_log_probs"], settings.kl_loss_type)
         penalty = (settings.kl_coef * estimate).masked_fill(~mask, 0.0)
     inputs = AdvantageInputs(rewards.masked_fill(excluded, 0.0), mask, bounds, penalty, tensors)
     result = dict(spec.advantage(inputs, settings))
     if distillation is not None and _distils_sampled(distillation):
-        student = tensors[settings.old_column(true_on_policy=true_on_policy)]
+        student = tensors[settings.old_column(true_on_policy=on_policy)]
         teacher = tensors["teacher_log_probs"]
         result["advantages"] = distilled_advantages(result["advantages"], student, teacher, mask, distillation)
     if settings.normalize_advantages:
         result["advantages"] = whiten(result["advantages"], mask)
-    if spec.batch_stage is not None:
-        new, old = (tensors[name].masked_fill(~mask, 0.0) for name in ("log_probs", "rollout_log_probs"))
-        result |= spec.batch_stage(PolicyTerms(new, old, result["advantages"], mask, bounds, tensors), settings)
     result["loss_weights"] = loss_weights(
         mask,
         bounds,
@@ -154,12 +153,37 @@ def _correction_columns(
     return result
 
 
+def stage_columns(
+    spec: AlgorithmSpec, settings: AlgorithmSettings, columns: Mapping[str, Any], offsets: Any, log_probs: Any
+) -> dict[str, Tensor]:
+    """What the loss must know of all rows of an optimizer step and of the policy that the step starts from.
+
+    Args:
+        spec: An algorithm with a batch stage.
+        settings: Its flags.
+        columns: `loss_masks`, `rollout_log_probs` and the final `advantages`, each `[R]`.
+        offsets: int64 `[rows + 1]`.
+        log_probs: `[R]`, of the weights that the step starts from.
+
+    Returns:
+        The columns `spec.stage_columns`, f32 `[R]`.
+    """
+    if spec.batch_stage is None:
+        raise ValueError(f"{spec.name} has no batch stage")
+    mask = _tensor(columns["loss_masks"]) != 0
+    new, old, advantages = (
+        _tensor(values).masked_fill(~mask, 0.0)
+        for values in (log_probs, columns["rollout_log_probs"], columns["advantages"])
+    )
+    return spec.batch_stage(PolicyTerms(new, old, advantages, mask, _tensor(offsets).long(), {}), settings)
+
+
 def needs_whole_batch(spec: AlgorithmSpec, settings: AlgorithmSettings) -> bool:
     """Whether a row's training columns depend on more rows than its prompt group: on all of the optimizer step's.
 
-    So do whitened advantages, corrections normalised over the batch, and an algorithm with a batch stage.
+    So do whitened advantages and corrections normalised over the batch.
     """
-    return settings.normalize_advantages or settings.tis_batch_normalize or spec.batch_stage is not None
+    return settings.normalize_advantages or settings.tis_batch_normalize
 
 
 def batch_totals(columns: Mapping[str, Any], offsets: Any) -> BatchTotals:

@@ -68,6 +68,7 @@ class PolicyLoss:
     @property
     def columns(self) -> tuple[str, ...]:
         names = ["loss_masks", "loss_weights", "advantages", "rollout_log_probs", *self.spec.loss_columns]
+        names += self.spec.stage_columns
         if not self.true_on_policy and not self._old_is_rollout:
             names.append("log_probs")
         if self.settings.tis_batch_normalize:

@@ -68,7 +68,7 @@ AdvantageFn = Callable[[AdvantageInputs, AlgorithmSettings], "dict[str, Tensor]"
 PolicyLossFn = Callable[[PolicyTerms, AlgorithmSettings], TokenLoss]
 
 BatchStage = Callable[[PolicyTerms, AlgorithmSettings], "dict[str, Tensor]"]
-"""Sees the whole global batch, the trainer's log-probs against the engine's, and returns columns `[R]` for the loss."""
+"""Sees the whole global batch, the present policy against the one that sampled; returns columns `[R]` for the loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +101,10 @@ class AlgorithmSpec:
         advantage: Rewards (and values, KL) to per-token advantages, on the global batch.
         policy_loss: Per-token loss before importance correction, reduction, KL and entropy.
         batch_stage: What the loss needs to know of the whole batch before it is split; called once per
-            optimizer step, when its advantages are final.
+            optimizer step, with the log-probs of the weights that the step starts from.
         advantage_columns: Columns `advantage` needs beside rewards and masks.
-        loss_columns: Columns made by `advantage` or `batch_stage` that `policy_loss` needs beside the
-            standard ones.
+        loss_columns: Columns made by `advantage` that `policy_loss` needs beside the standard ones.
+        stage_columns: Columns made by `batch_stage`.
         kl_level: Whether the ratio is taken per token or per sequence.
         ratio_to_behaviour: The old policy of the ratio is always the one that sampled (`rollout_log_probs`).
         needs_critic: Needs values from a critic role.
@@ -129,6 +129,7 @@ class AlgorithmSpec:
     batch_stage: BatchStage | None = None
     advantage_columns: tuple[str, ...] = ()
     loss_columns: tuple[str, ...] = ()
+    stage_columns: tuple[str, ...] = ()
     kl_level: Literal["token", "sequence"] = "token"
     ratio_to_behaviour: bool = False
     needs_critic: bool = False

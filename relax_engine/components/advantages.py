@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from ray import serve
 
 from relax_engine.algorithms import registry
-from relax_engine.algorithms.batch import training_columns
+from relax_engine.algorithms.batch import stage_columns, training_columns
 from relax_engine.algorithms.corrections.mismatch import mismatch_metrics
 from relax_engine.algorithms.custom_advantage import with_custom_advantage
 from relax_engine.algorithms.distillation import DistillationSettings
@@ -57,6 +57,21 @@ def advantage_columns(batch: ColumnBatch, config: RunConfig) -> dict[str, Column
     columns = {name: Column(tensor.numpy(), masks.offsets) for name, tensor in tensors.items()}
     postprocess = config.flat.rollout_data_postprocess_path
     return columns if postprocess is None else postprocessed(load_function(postprocess), config.flat, batch, columns)
+
+
+def batch_stage_columns(batch: ColumnBatch, present: Column, config: RunConfig) -> dict[str, Column]:
+    """The columns that an algorithm with a batch stage makes from all rows of one step.
+
+    Args:
+        batch: The rows, with advantages.
+        present: Log-probs of the weights that the step starts from.
+        config: Of the run.
+    """
+    settings = AlgorithmSettings.from_config(config.flat)
+    columns = {name: batch[name].values for name in ("loss_masks", "rollout_log_probs", "advantages")}
+    spec = registry.get(settings.advantage_estimator)
+    made = stage_columns(spec, settings, columns, present.offsets, present.values)
+    return {name: Column(tensor.numpy(), present.offsets) for name, tensor in made.items()}
 
 
 def mismatch(batch: ColumnBatch) -> dict[str, float]:

@@ -15,7 +15,7 @@ from relax_engine.algorithms.distillation import DistillationSettings
 from relax_engine.algorithms.objective import make_policy_loss
 from relax_engine.algorithms.reduction import BatchTotals, loss_scale
 from relax_engine.algorithms.settings import AlgorithmSettings
-from relax_engine.components.advantages import advantage_columns, mismatch
+from relax_engine.components.advantages import advantage_columns, batch_stage_columns, mismatch
 from relax_engine.components.critic_link import CriticTargets
 from relax_engine.components.mode import (
     computes_in_process,
@@ -54,8 +54,9 @@ class PartitionTrainer:
     which is known only then, and the optimizer takes its step. So a step has the gradient of its
     rows however they were divided.
 
-    Two things need more rows than a part before a gradient can be had. Advantages that look at the
-    whole step (`needs_whole_step`) wait for its last part; the forward passes are done by then. Old
+    Three things need more rows than a part before a gradient can be had. Advantages that look at the
+    whole step (`needs_whole_step`) wait for its last part; the forward passes are done by then. An
+    algorithm with a batch stage sees the whole step under the weights that it starts from. Old
     log-probs of several steps on one partition, computed in process, are those of the weights before
     the first step: all parts of the partition pass their forward passes before it.
     """
@@ -71,6 +72,9 @@ class PartitionTrainer:
         self.settings = AlgorithmSettings.from_config(self.args)
         self.distillation = DistillationSettings.from_config(self.args)
         self._phase = phase
+        self._has_stage = (
+            not self.supervised and registry.get(self.settings.advantage_estimator).batch_stage is not None
+        )
         self._makes_advantages = computes_in_process(config) and not self.supervised
         self._temperature = 1.0 if self.supervised else self.args.rollout_temperature
         self._forward_columns = self._missing_columns()
@@ -117,7 +121,7 @@ class PartitionTrainer:
     ) -> None:
         """One optimizer step; none when every row was too old, or without `update`."""
         totals = BatchTotals(0, 0)
-        if self._makes_advantages and needs_whole_step(self.config):
+        if self._has_stage or (self._makes_advantages and needs_whole_step(self.config)):
             waiting = list(parts)
             parts = [ColumnBatch.concat(waiting)] if waiting else []
         accumulated = False
@@ -127,6 +131,8 @@ class PartitionTrainer:
                 targets.add(trained)
             if not update:
                 continue
+            if self._has_stage:
+                trained = self._with_stage(trained)
             if self._keeps_steps:
                 outcome.recorded.append(trained)
             masks = trained["loss_masks"]
@@ -146,6 +152,14 @@ class PartitionTrainer:
             if self._keeps_steps:
                 outcome.recorded_steps.append(RecordedStep(ColumnBatch.concat(outcome.recorded), outcome.steps[-1]))
                 outcome.recorded = []
+
+    def _with_stage(self, batch: ColumnBatch) -> ColumnBatch:
+        """Add what the algorithm derives from all rows of the step and the present policy."""
+        with self._phase("log_probs"):
+            present = self.group.forward_log_probs(
+                batch, temperature=self._temperature, max_tokens=forward_budget(self.config)
+            )
+        return batch.with_columns(**batch_stage_columns(batch, present, self.config))
 
     def _with_log_probs(self, batch: ColumnBatch) -> ColumnBatch:
         """Add the log-prob columns that no other role has added."""

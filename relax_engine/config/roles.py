@@ -23,12 +23,12 @@ def uses_reference(config: RunConfig) -> bool:
     return (objective.use_kl_loss and objective.kl_loss_coef != 0) or objective.kl_coef != 0
 
 
-def compares_policies(config: RunConfig) -> bool:
-    """Whether the algorithm looks at the trainer's log-probs beside the engine's over the whole batch."""
+def compares_with_sampler(config: RunConfig) -> bool:
+    """Whether the old policy of the algorithm is always the one that sampled, whose log-probs come with the samples."""
     from relax_engine.algorithms.registry import get, names
 
     name = config.algorithm.advantage_estimator
-    return name in names() and get(name).batch_stage is not None
+    return name in names() and get(name).ratio_to_behaviour
 
 
 def old_policy_is_current(config: RunConfig) -> bool:
@@ -65,10 +65,9 @@ def required_roles(config: RunConfig) -> tuple[str, ...]:
     Supervised training has a producer of rows and the actor. Colocate and hybrid have rollout and actor, and the
     actor computes everything else in process, except values: an algorithm that needs them has a critic in every mode.
     Fully async adds the advantages role, a reference where a KL term is used, and actor_fwd where the old policy's
-    log-probs have to be computed: not when the engine's are taken for them (`use_rollout_logprobs`), not when the
-    current policy is the old one, and not when the old policy is the actor's own at the start of its step
-    (`use_decoupled_ppo`), unless the algorithm compares both policies over the whole batch. Distillation
-    adds the teacher, unless the actor holds it in process.
+    log-probs have to be computed: not when the engine's are taken for them (`use_rollout_logprobs`, or an algorithm
+    that always does), not when the current policy is the old one, and not when the old policy is the actor's own at the
+    start of its step (`use_decoupled_ppo`). Distillation adds the teacher, unless the actor holds it in process.
     """
     if config.supervised:
         return ("sft", "actor")
@@ -81,7 +80,7 @@ def required_roles(config: RunConfig) -> tuple[str, ...]:
     roles = ["rollout", *teacher]
     objective = config.algorithm
     elsewhere = objective.use_rollout_logprobs or objective.use_decoupled_ppo or old_policy_is_current(config)
-    if not elsewhere or compares_policies(config):
+    if not elsewhere and not compares_with_sampler(config):
         roles.append("actor_fwd")
     if uses_reference(config):
         roles.append("reference")

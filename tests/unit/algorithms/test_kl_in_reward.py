@@ -29,7 +29,7 @@ def settings(name: str, **flags: Any) -> A.AlgorithmSettings:
     return A.AlgorithmSettings(advantage_estimator=name, kl_coef=0.1, **flags)
 
 
-@pytest.mark.parametrize("name", ["grpo", "sapo", "cispo", "m2po", "reinforce_plus_plus_baseline"])
+@pytest.mark.parametrize("name", ["grpo", "sapo", "cispo", "reinforce_plus_plus_baseline"])
 def test_one_advantage_per_response_minus_the_penalty_of_each_token(name: str) -> None:
     made = A.training_columns(A.get(name), settings(name), columns(), OFFSETS)
     # k1 = log_probs - ref: 0.5, masked, -1, 0, 0.5

@@ -48,10 +48,17 @@ def columns_of(delta: list[float], advantages: list[float], mask: list[int]) -> 
     }
 
 
+def stage(settings: A.AlgorithmSettings, columns: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The bounds for rows of one token each; `log_probs` are those of the present policy."""
+    offsets = torch.arange(len(columns["rewards"]) + 1)
+    made = A.training_columns(M2PO, settings, columns, offsets)
+    return A.stage_columns(M2PO, settings, columns | made, offsets, columns["log_probs"])
+
+
 def test_only_harmful_unmasked_tokens_count() -> None:
     # harmful: 0.3 up with A > 0, 0.4 down with A < 0; not harmful: two that moved against A; masked: 5.0
     columns = columns_of([-0.3, 0.4, 0.9, -0.9, -5.0], [1.0, -1.0, 1.0, -1.0, 1.0], [1, 1, 1, 1, 0])
-    made = A.training_columns(M2PO, SETTINGS, columns, torch.arange(6))
+    made = stage(SETTINGS, columns)
     assert made["ppo_kl_m2_before"].unique().tolist() == pytest.approx([(0.09 + 0.16) / 2])
     threshold = 0.1  # sqrt(budget): both are cut
     assert made["m2po_eps_low"].unique().tolist() == pytest.approx([1 - math.exp(-threshold)], rel=1e-5)
@@ -62,14 +69,14 @@ def test_only_harmful_unmasked_tokens_count() -> None:
 def test_miniclip_is_the_narrowest_range() -> None:
     settings = A.AlgorithmSettings(advantage_estimator="m2po")
     columns = columns_of([-0.3, 0.4], [1.0, -1.0], [1, 1])
-    made = A.training_columns(M2PO, settings, columns, torch.arange(3))
+    made = stage(settings, columns)
     assert (float(made["m2po_eps_low"][0]), float(made["m2po_eps_high"][0])) == pytest.approx((0.3, 0.5))
     after = (min(0.3, math.log(1.5)) ** 2 + min(0.4, -math.log(0.7)) ** 2) / 2
     assert float(made["ppo_kl_m2_after"][0]) == pytest.approx(after, rel=1e-5)
 
 
 def test_within_the_budget_nothing_is_clipped() -> None:
-    made = A.training_columns(M2PO, SETTINGS, columns_of([-0.09, 0.1], [1.0, -1.0], [1, 1]), torch.arange(3))
+    made = stage(SETTINGS, columns_of([-0.09, 0.1], [1.0, -1.0], [1, 1]))
     assert made["m2po_eps_low"].tolist() == [1.0, 1.0]
     assert made["m2po_eps_high"].tolist() == [1e5, 1e5]
     assert made["ppo_kl_m2_after"].tolist() == made["ppo_kl_m2_before"].tolist()
@@ -80,6 +87,7 @@ def test_the_ratio_is_to_the_policy_that_sampled() -> None:
     assert "log_probs" not in loss_fn.columns
     columns = columns_of([-0.05, 0.05], [1.0, -1.0], [1, 1])
     columns |= A.training_columns(M2PO, SETTINGS, columns, torch.arange(3))
+    columns |= stage(SETTINGS, columns)
     current = torch.tensor([-1.2, -0.9])
     _, metrics = loss_fn(current, None, A.LossInputs(columns, torch.arange(3)))
     assert float(metrics["ppo_kl"]) == pytest.approx(((-1.05 + 1.2) + (-0.95 + 0.9)) / 2, rel=1e-4)
@@ -97,10 +105,12 @@ def test_padded_loss_solves_over_what_it_is_given() -> None:
     assert float(output.metrics["pg_clipfrac"]) == pytest.approx(2 / 3)
 
 
-def test_recomputed_log_probs_are_asked_for() -> None:
-    assert {"log_probs", "rollout_log_probs"} <= set(needed_columns(M2PO, SETTINGS, true_on_policy=True))
-    with pytest.raises(KeyError, match=r"m2po needs the columns \['log_probs'"):
-        A.training_columns(M2PO, SETTINGS, {"rewards": [1.0], "loss_masks": [1]}, [0, 1])
+def test_nobody_need_recompute_the_old_policy() -> None:
+    settings = A.AlgorithmSettings(advantage_estimator="m2po", kl_coef=0.1)
+    needed = needed_columns(M2PO, settings)
+    assert set(needed) == {"rewards", "loss_masks", "ref_log_probs", "rollout_log_probs"}
+    with pytest.raises(ValueError, match="grpo has no batch stage"):
+        A.stage_columns(A.get("grpo"), settings, {}, [0], [])
 
 
 @pytest.mark.parametrize(("field", "flag"), [("use_tis", "--use-tis"), ("use_decoupled_ppo", "--use-decoupled-ppo")])

@@ -56,10 +56,8 @@ def test_padded_equals_compact(name: str) -> None:
 
     current = given["current"].clone().requires_grad_()
     output = A.policy_loss(spec, current, given["log_probs"], padded.advantages, mask, settings)
-    if spec.batch_stage is not None:  # the padded function solves for the log-probs that it is given
-        columns["log_probs"] = columns["current"]
-        made = A.training_columns(spec, settings, columns | {"ref_log_probs": columns["current"]}, OFFSETS)
-        made["advantages"] = padded.advantages[KEPT]
+    if spec.batch_stage is not None:
+        made |= A.stage_columns(spec, settings, columns | made, OFFSETS, columns["current"])
     leaf = given["current"][KEPT].clone().requires_grad_()
     loss, _ = A.make_policy_loss(settings)(leaf, None, A.LossInputs(columns | made, OFFSETS))
     loss.backward()

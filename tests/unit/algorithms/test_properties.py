@@ -107,6 +107,8 @@ def step(rows: Rows, chosen: A.AlgorithmSettings, splits: int = 1) -> tuple[list
     rewards = A.normalize_rewards(spec, rows.rewards, rows.groups, chosen)
     whole = {"rewards": rewards, "raw_reward": rows.rewards, "sample_indices": rows.samples}
     columns |= A.training_columns(spec, chosen, {**columns, **whole}, offsets)
+    if spec.batch_stage is not None:
+        columns |= A.stage_columns(spec, chosen, columns, offsets, columns["current"])
     leaf = columns["current"].double().requires_grad_()
     loss_fn, total = A.make_policy_loss(chosen), torch.zeros((), dtype=torch.float64)
     for part in np.array_split(np.arange(len(rows.masks)), splits):

@@ -95,7 +95,7 @@ def test_samples_of_several_rows_count_once() -> None:
         ("grpo", {}, False),
         ("grpo", {"normalize_advantages": True}, True),
         ("grpo", {"tis_batch_normalize": True}, True),
-        ("m2po", {}, True),
+        ("m2po", {}, False),
     ],
 )
 def test_what_needs_the_whole_batch(name: str, flags: dict[str, bool], whole: bool) -> None:

@@ -439,7 +439,10 @@ def test_complete_runs_have_no_findings(complete: RunConfig, run_files: Any) -> 
     assert check(complete.replace(advantage_estimator="gspo", eps_clip=3e-4, eps_clip_high=4e-4, **ASYNC)) == []
     whitened = {"advantage_estimator": "reinforce_plus_plus", "normalize_advantages": True, "gamma": 0.99}
     assert check(complete.replace(**whitened, **ASYNC)) == []
-    penalised = {"advantage_estimator": "m2po", "kl_coef": 0.01, **ASYNC, "resource": WITH_REFERENCE}
+    penalised = {"advantage_estimator": "cispo", "kl_coef": 0.01, **ASYNC, "resource": WITH_REFERENCE}
+    assert check(complete.replace(**penalised)) == []
+    resource = {"actor": [1, 1], "rollout": [1, 1], "advantages": [1, 0]}
+    penalised = {"advantage_estimator": "m2po", **ASYNC, "resource": resource}
     assert check(complete.replace(**penalised)) == []
     assert check(complete.replace(**ASYNC, use_tis=True, tis_batch_normalize=True, use_opsm=True)) == []
     reference = {**ASYNC, **KL, "resource": WITH_REFERENCE}

@@ -65,6 +65,8 @@ def batch_of(name: str, log_probs: np.ndarray) -> ColumnBatch:
     rewards = A.normalize_rewards(A.get(name), REWARDS, GROUPS, settings)
     rows = {"rewards": rewards, "raw_reward": np.array(REWARDS)}
     made = A.training_columns(A.get(name), settings, {**tokens, **rows}, offsets)
+    if A.get(name).batch_stage is not None:
+        made |= A.stage_columns(A.get(name), settings, {**tokens, **made}, offsets, log_probs)
     tokens |= {column: tensor.numpy() for column, tensor in made.items()}
     return batch.with_columns(**{column: Column(values, offsets) for column, values in tokens.items()})
 
