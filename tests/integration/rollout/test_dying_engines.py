@@ -27,8 +27,10 @@ async def test_requests_of_a_killed_engine_are_served_by_another(
     ) as pool:
         generator = Generator(pool, SAMPLING)
         tasks = [asyncio.create_task(generator.generate([group])) for group in groups]
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
         assert [engine.outstanding for engine in pool.engines.values()] == [4, 4]
+        await asyncio.sleep(0.02)
+        assert pool.engines[doomed.url].outstanding
         doomed.process.kill()
         await asyncio.gather(*tasks)
         assert [engine.outstanding for engine in pool.engines.values()] == [0, 0]
