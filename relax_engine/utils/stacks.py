@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 import traceback
+from typing import Any
 
 
 def sample_stacks(limit: int = 12) -> dict[str, str]:
@@ -19,11 +20,18 @@ def sample_stacks(limit: int = 12) -> dict[str, str]:
             stacks[f"thread {names.get(ident, ident)}"] = "".join(lines)
     for task in _tasks():
         if not task.done():
-            stacks[f"task {task.get_name()}"] = "".join(
-                f'  File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}\n'
-                for frame in task.get_stack(limit=limit)
-            )
+            stacks[f"task {task.get_name()}"] = "".join(_awaits(task.get_coro())[-limit:])
     return stacks
+
+
+def _awaits(awaited: Any) -> list[str]:
+    """Where a suspended coroutine and each one that it awaits in turn are, outermost first."""
+    lines = []
+    while (frame := getattr(awaited, "cr_frame", None)) is not None:
+        code = frame.f_code
+        lines.append(f'  File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}\n')
+        awaited = awaited.cr_await
+    return lines
 
 
 def _tasks() -> set[asyncio.Task[object]]:

@@ -36,13 +36,17 @@ def test_stacks_name_the_function_a_thread_is_in() -> None:
         thread.join()
 
 
-async def test_stacks_name_the_coroutine_a_task_is_in() -> None:
+async def test_stacks_name_every_coroutine_a_task_waits_in() -> None:
     async def waits_here() -> None:
         await asyncio.sleep(10)
 
-    task = asyncio.create_task(waits_here(), name="feeder")
+    async def calls() -> None:
+        await waits_here()
+
+    task = asyncio.create_task(calls(), name="feeder")
     await asyncio.sleep(0)
-    assert "in waits_here" in sample_stacks()["task feeder"]
+    lines = sample_stacks()["task feeder"].splitlines()
+    assert [line.rpartition(" in ")[2] for line in lines] == ["calls", "waits_here", "sleep"]
     task.cancel()
 
 
