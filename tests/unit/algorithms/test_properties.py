@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from relax_engine import algorithms as A
@@ -54,26 +56,28 @@ class Rows:
         )
 
 
-def random_rows(seed: int) -> Rows:
-    """A batch of one to three groups, drawn so that the extremes are as likely as what lies between."""
-    random = np.random.default_rng(seed)
-    sizes = random.integers(1, 9, size=random.integers(1, 4))
-    count = int(sizes.sum())
-    lengths = np.where(random.random(count) < 0.25, random.choice([0, 1, 64], count), random.integers(0, 65, count))
-    values = [0.0, 1.0, 0.5, -2.0, math.nan, math.inf]
-    equal = random.random() < 0.2  # every group without variance
-    rewards = np.full(count, random.choice(values)) if equal else random.choice(values, count)
-    keep = random.choice([1.0, 0.6, 0.0], count, p=[0.4, 0.4, 0.2])
-    masks = [(random.random(length) < share).astype(np.uint8) for length, share in zip(lengths, keep, strict=True)]
-    spread = random.choice([0.0, 0.1, 2.0])
+@st.composite
+def batches(draw: st.DrawFn) -> Rows:
+    sizes = draw(st.lists(st.integers(1, 8), min_size=1, max_size=3))
+    count = sum(sizes)
+    lengths = draw(st.lists(st.integers(0, 64), min_size=count, max_size=count))
+    kinds = draw(st.lists(st.sampled_from(["all", "some", "none"]), min_size=count, max_size=count))
+    values = st.sampled_from([0.0, 1.0, 0.5, -2.0, math.nan, math.inf])
+    equal = draw(st.booleans())  # every group without variance
+    rewards = [draw(values)] * count if equal else draw(st.lists(values, min_size=count, max_size=count))
+    random = np.random.default_rng(draw(st.integers(0, 2**16)))
+    keep = {"all": 1.0, "some": 0.6, "none": 0.0}
+    masks = [(random.random(length) < keep[kind]).astype(np.uint8) for length, kind in zip(lengths, kinds, strict=True)]
+    spread = draw(st.sampled_from([0.0, 0.1, 2.0]))
     base = [-random.exponential(1.0, length) for length in lengths]
     tokens = {
         name: [(row + spread * random.standard_normal(len(row))).astype(np.float32) for row in base]
         for name in PER_TOKEN
     }
-    samples = np.arange(count) // random.integers(1, 3)  # or neighbouring rows are one sample
     groups = np.repeat(np.arange(len(sizes)), sizes)
-    return Rows(rewards, groups, samples, masks, tokens).take(list(random.permutation(count)))
+    shared = draw(st.booleans())  # neighbouring rows of one sample
+    samples = np.arange(count) // 2 if shared else np.arange(count)
+    return Rows(np.array(rewards), groups, samples, masks, tokens).take(list(random.permutation(count)))
 
 
 def flags(name: str, reduction: dict[str, Any]) -> A.AlgorithmSettings:
@@ -129,10 +133,10 @@ def assert_same(actual: list[np.ndarray], expected: list[np.ndarray], tolerance:
 
 
 @pytest.mark.parametrize("name", BUILTIN)
-@pytest.mark.parametrize("reduction", REDUCTIONS, ids=["sample_mean", "token_mean", "constant"])
-@pytest.mark.parametrize("seed", range(6))
-def test_gradient_of_a_step(name: str, reduction: dict[str, Any], seed: int) -> None:
-    rows, chosen = random_rows(seed), flags(name, reduction)
+@given(rows=batches(), reduction=st.sampled_from(REDUCTIONS))
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_gradient_of_a_step(name: str, rows: Rows, reduction: dict[str, Any]) -> None:
+    chosen = flags(name, reduction)
     gradient, loss = step(rows, chosen)
 
     for splits in (2, 4):  # micro-batches, or data-parallel ranks
@@ -158,9 +162,9 @@ def test_gradient_of_a_step(name: str, reduction: dict[str, Any], seed: int) -> 
 
 
 @pytest.mark.parametrize("name", [name for name in BUILTIN if A.get(name).needs_whole_groups])
-@pytest.mark.parametrize("seed", range(6))
-def test_a_group_that_is_all_the_same_teaches_nothing(name: str, seed: int) -> None:
-    rows = random_rows(seed)
+@given(rows=batches())
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_a_group_that_is_all_the_same_teaches_nothing(name: str, rows: Rows) -> None:
     rows.rewards[:] = 0.1
     chosen = A.AlgorithmSettings(
         advantage_estimator=name, normalize_advantages=A.get(name).normalize_advantages == "required"
@@ -170,9 +174,9 @@ def test_a_group_that_is_all_the_same_teaches_nothing(name: str, seed: int) -> N
     assert loss == 0.0
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_whitened_advantages_have_mean_zero_and_variance_one(seed: int) -> None:
-    rows = random_rows(seed)
+@given(rows=batches())
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_whitened_advantages_have_mean_zero_and_variance_one(rows: Rows) -> None:
     spec, chosen = A.get("reinforce_plus_plus"), A.AlgorithmSettings(normalize_advantages=True, gamma=0.9)
     offsets = torch.tensor([0, *(len(mask) for mask in rows.masks)]).cumsum(0)
     masks = torch.from_numpy(np.concatenate(rows.masks))
