@@ -23,6 +23,7 @@ import psutil
 from relax_engine.observe.metrics import read_metrics
 
 MARK = "RELAX_TEST_RUN"
+_START_S = 180.0
 BY_TITLE = {
     "stream_controller": r"^ray::StreamController",
     "storage_unit": r"^ray::StorageUnit",
@@ -128,6 +129,7 @@ class ChaosRun:
     def torment(self, schedule: Sequence[Sequence[str]], seed: int, *, recovery_s: float) -> None:
         """Kill one lot after the other, each at a random moment after the last one's recovery: a further step."""
         rng = random.Random(seed)
+        assert self.wait_for_step(1, _START_S), self.report()
         step = 1
         for kinds in schedule:
             assert self.wait_for_step(step, recovery_s), f"the run ended before {kinds} died; {self.report()}"
