@@ -142,7 +142,9 @@ class EnginePool:
         """
         failures: list[str] = []
         for _ in range(_ATTEMPTS):
-            chosen = engine if engine is not None and engine.quarantined is None else await self._one()
+            usable = [engine] if engine is not None and engine.quarantined is None else self.usable()
+            # Without a pause where one is usable, so that requests that start together spread over the engines.
+            chosen = usable[0] if usable else await self._one()
             engine = None
             if on_engine is not None:
                 on_engine(chosen.url)
