@@ -27,11 +27,13 @@ def phases(result: RunResult, role: str, name: str) -> list[dict[str, Any]]:
 
 
 def test_without_staleness_hybrid_repeats_itself_and_colocate(ray_cluster: None, tiny: Any, tmp_path: Path) -> None:
-    """The same samples, rewards and losses, bit for bit: only placement and order of events differ."""
+    """The same samples, rewards and losses, bit for bit: only placement and order of events differ.
+
+    Two optimizer steps a rollout, of two parts each, so that old log-probs are computed, too.
+    """
     modes = {"colocate": {}, "hybrid": {"hybrid": True}, "again": {"hybrid": True}}
-    results = {
-        name: train(tiny.config(tmp_path / name, deterministic=True, **KL, **flags)) for name, flags in modes.items()
-    }
+    common = {"deterministic": True, "num_steps_per_rollout": 2, **KL}
+    results = {name: train(tiny.config(tmp_path / name, **common, **flags)) for name, flags in modes.items()}
     expected = numbers(results["colocate"])
     assert len({tuple(step) for step in expected}) == STEPS
     assert numbers(results["hybrid"]) == expected
