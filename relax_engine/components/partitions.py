@@ -31,8 +31,8 @@ class PartitionWriter:
     """Writes the groups of `train_<rollout_id>` as the flow places them, and seals it.
 
     The seal holds what is under way after the partition: a checkpoint taken when it was trained resumes with every
-    group that was not in it or in an earlier one, and with what was already sampled of them. `before_seal` is awaited
-    before readers see the end.
+    group that was not in it or in an earlier one, and with what was already sampled of them. In colocate mode readers
+    see no row before all are sampled and `hand_over`, which frees the devices for them, has returned.
     """
 
     def __init__(
@@ -42,11 +42,12 @@ class PartitionWriter:
         flow: GroupFlow | CustomRollout | RecordedRollout,
         prompts: PromptPrefetcher,
         hooks: RolloutHooks,
-        before_seal: Callable[[], Awaitable[None]],
+        hand_over: Callable[[], Awaitable[None]],
     ) -> None:
         self.args = config.flat
         self.stream, self.flow, self.prompts, self.hooks = stream, flow, prompts, hooks
-        self.before_seal = before_seal
+        self.hand_over = hand_over
+        self._at_once = config.mode == "colocate"
         self.rewards = RewardStage.from_config(self.args)
         self.teacher = partial(teacher_indices, args=self.args) if self.args.opd_teacher_routes else None
         self._transfer = rows_per_part(config) // self.args.n_samples_per_prompt
@@ -59,12 +60,12 @@ class PartitionWriter:
         sent = 0
         async for group in self.flow.partition(rollout_id):
             groups.append(group)
-            if len(groups) - sent >= self._transfer:
+            if not self._at_once and len(groups) - sent >= self._transfer:
                 await self._put(partition, groups[sent:])
                 sent = len(groups)
-        if sent < len(groups):
-            await self._put(partition, groups[sent:])
-        await self.before_seal()
+        await self.hand_over()
+        for start in range(sent, len(groups), self._transfer):
+            await self._put(partition, groups[start : start + self._transfer])
         if self.args.save_debug_rollout_data is not None:
             await asyncio.to_thread(write_samples, self.args.save_debug_rollout_data, rollout_id, groups)
         metrics = self._metrics(rollout_id, groups, time.time() - started)

@@ -76,7 +76,7 @@ class Rollout(Role):
         self.flow = self._make_flow()
         self._closing.push_async_callback(self.flow.close)
         self.partitions = PartitionWriter(
-            self.config, self.stream, self.flow, self.prompts, self.hooks, self._before_seal
+            self.config, self.stream, self.flow, self.prompts, self.hooks, self._hand_over
         )
         self.evaluator = Evaluator(self, self.pool, self.rewards, self.tokenizer, self.hooks)
 
@@ -222,7 +222,7 @@ class Rollout(Role):
         """End whatever `setup` and `run` started, the last first."""
         await self._closing.aclose()
 
-    async def _before_seal(self) -> None:
+    async def _hand_over(self) -> None:
         """In colocate mode the devices are the actor's next."""
         shared = self.colocate and not self.args.debug_rollout_only
         if shared and self.args.offload_rollout and self.pool.engines:
