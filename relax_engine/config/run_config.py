@@ -163,6 +163,16 @@ class RunConfig(BaseModel):
                 given[name] = getattr(section, name)
         return given
 
+    def changed(self) -> dict[str, Any]:
+        """The fields that were given and are not what they would have been anyway, by flat name."""
+        values = self._field_values()
+
+        def otherwise(name: str) -> Any:
+            default = all_fields()[name].default
+            return derived_defaults({**values, name: None}).get(name) if default is None else default
+
+        return {name: value for name, value in self.explicit().items() if value != otherwise(name)}
+
     def replace(self, **changes: Any) -> Self:
         """A copy with `changes` by flag name; derived defaults follow the changes.
 

@@ -5,7 +5,6 @@ What lives here: the list, and what is said about each. A test holds that every 
 
 from __future__ import annotations
 
-from relax_engine.config.fields import all_fields
 from relax_engine.config.rules.base import Findings, Reporter, rule
 from relax_engine.config.run_config import RunConfig
 
@@ -66,5 +65,4 @@ def would_change_the_run(config: RunConfig, report: Reporter) -> Findings:
 
 def _changed(config: RunConfig, names: dict[str, str]) -> list[str]:
     """The fields among `names` that were given a value other than the default."""
-    given = config.explicit()
-    return [name for name in names if name in given and given[name] != all_fields()[name].default]
+    return [name for name in names if name in config.changed()]

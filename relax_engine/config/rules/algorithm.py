@@ -116,7 +116,6 @@ def group_of_one(config: RunConfig, report: Reporter) -> Findings:
 def flags_of_other_algorithms(config: RunConfig, report: Reporter) -> Findings:
     """A flag that only some algorithms read is given to one that does not."""
     from relax_engine.algorithms.registry import get, names
-    from relax_engine.config.fields import all_fields
 
     estimator = config.algorithm.advantage_estimator
     if config.supervised or estimator not in names():
@@ -128,14 +127,12 @@ def flags_of_other_algorithms(config: RunConfig, report: Reporter) -> Findings:
     for name in names():
         for flag in get(name).flags or ():
             readers.setdefault(flag, []).append(name)
-    given = config.explicit()
-    for flag in sorted(readers.keys() & given.keys() - set(read)):
-        if given[flag] != all_fields()[flag].default:
-            yield report.warning(
-                f"{flag} advantage_estimator",
-                f"without effect: read by {', '.join(readers[flag])}",
-                "leave it out",
-            )
+    for flag in sorted(readers.keys() & config.changed().keys() - set(read)):
+        yield report.warning(
+            f"{flag} advantage_estimator",
+            f"without effect: read by {', '.join(readers[flag])}",
+            "leave it out",
+        )
 
 
 @rule
@@ -162,10 +159,10 @@ def loss_has_what_it_needs(config: RunConfig, report: Reporter) -> Findings:
             "the answers to learn from are missing",
             " ".join(f"{flag_name(name)} COLUMN" for name in lacking),
         )
-    given = [name for name in ("dpo_beta", "dpo_reference_free", "rejected_key") if name in config.explicit()]
+    given = [name for name in ("dpo_beta", "dpo_reference_free", "rejected_key") if name in config.changed()]
     if given and not pairs:
         yield report.warning(f"{' '.join(given)} loss_type", "without effect", "--loss-type dpo")
-    of_classes = [name for name in ("problem_type", "classification_threshold") if name in config.explicit()]
+    of_classes = [name for name in ("problem_type", "classification_threshold") if name in config.changed()]
     if of_classes and settings.loss_type != "seq_cls":
         yield report.warning(f"{' '.join(of_classes)} loss_type", "without effect", "--loss-type seq_cls")
     custom = settings.loss_type == "custom_loss"

@@ -14,7 +14,7 @@ def tis_range(config: RunConfig, report: Reporter) -> Findings:
     settings = config.algorithm
     if settings.tis_clip_low > settings.tis_clip:
         yield report.error("tis_clip_low tis_clip", "the lower bound lies above the upper one", "--tis-clip-low 0")
-    given = [name for name in _SHAPE if name in config.explicit()]
+    given = [name for name in _SHAPE if name in config.changed()]
     if not given:
         return
     if settings.custom_tis_function_path is not None:
@@ -46,7 +46,7 @@ def tis_mean_is_known_before_the_step(config: RunConfig, report: Reporter) -> Fi
 def opsm_has_an_old_policy(config: RunConfig, report: Reporter) -> Findings:
     """Sequence masking compares the current policy with an older one."""
     settings = config.algorithm
-    if "opsm_delta" in config.explicit() and not settings.use_opsm:
+    if "opsm_delta" in config.changed() and not settings.use_opsm:
         yield report.warning("opsm_delta use_opsm", "without effect", "add --use-opsm")
     if settings.use_opsm and _trains_on_policy(config) and not settings.use_rollout_logprobs:
         yield report.warning(

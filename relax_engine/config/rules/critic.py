@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 from relax_engine.config.critic import is_model_directory, uses_critic
-from relax_engine.config.fields import all_fields
 from relax_engine.config.roles import devices_of, model_parallel_size
 from relax_engine.config.rules.base import Findings, Reporter, rule
 from relax_engine.config.run_config import RunConfig
@@ -24,8 +23,7 @@ _FLAGS = (
 @rule
 def critic_flags_need_a_critic(config: RunConfig, report: Reporter) -> Findings:
     """Flags of the critic belong to an algorithm that has one."""
-    explicit = config.explicit()
-    given = [name for name in _FLAGS if name in explicit and explicit[name] != all_fields()[name].default]
+    given = [name for name in _FLAGS if name in config.changed()]
     if given and not uses_critic(config):
         yield report.warning(
             " ".join([*given, "advantage_estimator"]),

@@ -10,7 +10,7 @@ from relax_engine.config.run_config import RunConfig
 @rule
 def distillation_is_on(config: RunConfig, report: Reporter) -> Findings:
     """Flags of distillation act only with --use-opd."""
-    given = [name for name in config.explicit() if all_fields()[name].section == "distillation" and name != "use_opd"]
+    given = [name for name in config.changed() if all_fields()[name].section == "distillation" and name != "use_opd"]
     if given and not config.distillation.use_opd:
         yield report.warning(f"{' '.join(given)} use_opd", "without effect", "add --use-opd")
 

@@ -30,5 +30,5 @@ def restarts_need_checkpoints(config: RunConfig, report: Reporter) -> Findings:
 @rule
 def restart_limit_needs_restarts(config: RunConfig, report: Reporter) -> Findings:
     """--max-global-restart alone restarts nothing."""
-    if "max_global_restart" in config.explicit() and not config.health.use_fault_tolerance:
+    if "max_global_restart" in config.changed() and not config.health.use_fault_tolerance:
         yield report.note("max_global_restart use_fault_tolerance", "nothing is restarted", "--use-fault-tolerance")

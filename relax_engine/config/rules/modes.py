@@ -55,7 +55,7 @@ def roles_have_devices(config: RunConfig, report: Reporter) -> Findings:
 def idle_roles(config: RunConfig, report: Reporter) -> Findings:
     """Roles listed but not run by this mode."""
     idle = [role for role in config.resources.resource if role not in required_roles(config)]
-    if idle and "resource" in config.explicit():
+    if idle and "resource" in config.changed():
         yield report.note(
             "resource", f"{', '.join(idle)} does not run as a role of its own in this run, and gets no devices"
         )

@@ -68,7 +68,7 @@ def length_penalties_act(config: RunConfig, report: Reporter) -> Findings:
             "every response would be too long",
             f"--overlong-buffer-len {longest} or less",
         )
-    if "overlong_penalty_factor" in config.explicit() and buffer is None:
+    if "overlong_penalty_factor" in config.changed() and buffer is None:
         yield report.warning(
             "overlong_penalty_factor overlong_buffer_len", "without effect", "add --overlong-buffer-len"
         )

@@ -49,6 +49,15 @@ def test_yaml_round_trip(tmp_path: Path) -> None:
     assert RunConfig.from_flat(**json.loads(json.dumps(config.to_dict()))) == config
 
 
+def test_a_configuration_read_back_has_changed_nothing_more(tmp_path: Path) -> None:
+    config = RunConfig.from_flat(rollout_batch_size=4, max_tokens_per_gpu=64, hf_checkpoint="/m", eps_clip=0.2)
+    assert config.changed().keys() == {"rollout_batch_size", "max_tokens_per_gpu", "hf_checkpoint"}
+    path = tmp_path / "out.yaml"
+    path.write_text(config.to_yaml())
+    again = RunConfig.from_yaml(path)
+    assert again.changed().keys() - {"use_dynamic_batch_size"} == config.changed().keys()
+
+
 def test_digest_follows_every_value() -> None:
     base = RunConfig.from_flat()
     assert base.digest() == RunConfig().digest()
