@@ -92,8 +92,17 @@ class EngineGroup:
 
     async def start(self, timeout_s: float) -> list[str]:
         """URLs of all engines, once each answers; the first failure is raised with the engine's log."""
-        await asyncio.wait_for(asyncio.gather(*(self._ready(engine) for engine in self._engines)), timeout_s)
+        await asyncio.wait_for(asyncio.gather(*(self._first_start(engine) for engine in self._engines)), timeout_s)
         return self.urls
+
+    async def _first_start(self, engine: _Engine) -> None:
+        try:
+            await self._ready(engine)
+        except RayActorError as error:
+            if not self.flat.use_fault_tolerance:
+                raise
+            logger.warning("an engine did not start: %s", error)
+            await self._start_again(engine)
 
     async def _ready(self, engine: _Engine) -> None:
         engine.url, engine.pid = await engine.host.facts.remote()

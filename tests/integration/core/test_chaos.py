@@ -16,10 +16,20 @@ ASYNC: dict[str, Any] = {
     "kl_loss_coef": 0.01,
     "num_iters_per_train_update": 2,
 }
-SHORT = (("advantages", "stream_controller"), ("rollout",), ("engine",), ("actor_rank",))
+SHORT = (("advantages", "stream_controller"), ("actor_rank",))
 KINDS = (
     *(kind for kinds in SHORT for kind in kinds),
-    *("actor", "actor_fwd", "actor_fwd_rank", "reference", "reference_rank", "storage_unit", "serve_controller"),
+    *(
+        "rollout",
+        "engine",
+        "actor",
+        "actor_fwd",
+        "actor_fwd_rank",
+        "reference",
+        "reference_rank",
+        "storage_unit",
+        "serve_controller",
+    ),
 )
 ROWS = 16
 
@@ -41,7 +51,7 @@ def chaos(tiny: Any, tmp_path: Path) -> Iterator[Callable[..., ChaosRun]]:
 
 
 @pytest.mark.timeout(600)
-def test_five_kinds_of_process_die_in_one_run(chaos: Callable[..., ChaosRun]) -> None:
+def test_three_kinds_of_process_die_in_one_run(chaos: Callable[..., ChaosRun]) -> None:
     steps = len(SHORT) + 3
     run = chaos(steps, save_interval=4, **ASYNC)
     run.torment(SHORT, seed=0, recovery_s=120)
