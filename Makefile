@@ -12,7 +12,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export TOKENIZERS_PARALLELISM ?= false
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install lock lint test chaos demo bench docs clean
+.PHONY: install lock lint test test-long chaos demo bench docs clean
 
 install: $(STAMP)
 	@:
@@ -43,6 +43,9 @@ test: $(STAMP) lint
 	@$(BIN)/python -m pytest $(ARGS)
 
 # Faults injected into real processes for long; the tests of `make test` have a short share of them.
+test-long: $(STAMP)
+	@$(BIN)/python -m pytest -m long $(ARGS)
+
 chaos: $(STAMP)
 	@$(BIN)/python -m pytest -m chaos $(ARGS)
 

@@ -19,6 +19,7 @@ def kl_of(result: RunResult) -> list[float]:
     return [record["train/kl_loss"] for record in read_metrics(Path(result.run_dir) / "metrics.jsonl")]
 
 
+@pytest.mark.long
 def test_a_reference_role_moves_and_is_found_again_in_a_checkpoint(
     ray_cluster: None, tiny: Any, tmp_path: Path
 ) -> None:
@@ -47,7 +48,9 @@ def test_a_reference_role_moves_and_is_found_again_in_a_checkpoint(
     shutil.copytree(tmp_path / "ckpt/iter_0000002", tmp_path / "middle/iter_0000002")
     places = {"load": str(tmp_path / "middle"), "save": str(tmp_path / "ckpt2")}
     resumed = train(tiny.config(tmp_path / "resumed", **places, **flags))
-    assert (resumed.new_steps, kl_of(resumed)) == (1, pytest.approx([0.0], abs=1e-7))
+    # The first line of a resumed run is that of the checkpoint's own step.
+    assert resumed.new_steps == 1
+    assert kl_of(resumed)[1:] == pytest.approx([0.0], abs=1e-7)
 
 
 def test_colocate_engines_go_on_with_the_weights_they_have(ray_cluster: None, tiny: Any, tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def test_fully_async_streams_values_and_returns(ray_cluster: None, tiny: Any, tm
     assert saved == ["iter_0000002", "iter_0000003"]
 
 
+@pytest.mark.long
 def test_hybrid_keeps_the_critic_beside_the_actor(ray_cluster: None, tiny: Any, tmp_path: Path) -> None:
     records = run(tiny, tmp_path, hybrid=True, max_staleness=1, num_rollout=3, num_iters_per_train_update=2)
     losses = [record["critic/value_loss"] for record in records]

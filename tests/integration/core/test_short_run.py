@@ -8,11 +8,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from relax_engine.observe.metrics import read_metrics
 
 GROUPS, SAMPLES = 4, 16
 
 
+@pytest.mark.long
 def test_one_rollout_is_generated_once_and_the_process_ends(tiny: Any, tmp_path: Path) -> None:
     """No generation beyond the last rollout, though staleness would allow it (slime#452), and no process that is waited
     for (RLinf#767)."""
