@@ -9,7 +9,7 @@ from typing import Any
 from relax_engine.types import Sample
 
 HERE = __file__
-LATE_S = 1.0
+LATE_S = 4.0
 
 
 def spread(args: Any, sample: Sample) -> float:

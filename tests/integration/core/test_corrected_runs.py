@@ -13,6 +13,7 @@ def records(config: Any) -> list[dict[str, Any]]:
     return read_metrics(Path(train(config).run_dir) / "metrics.jsonl")
 
 
+@pytest.mark.long
 def test_decoupled_ppo_without_a_role_for_old_log_probs(ray_cluster: None, tiny: Any, tmp_path: Path) -> None:
     """Two optimizer steps per rollout: the actor computes the proximal log-probs itself, at the start of each step."""
     lines = records(

@@ -86,7 +86,7 @@ def test_the_reference_moves_to_the_trained_weights(stale: RunResult) -> None:
 
 
 def test_training_begins_before_the_partition_is_complete(stale: RunResult) -> None:
-    """The reward of the first partition's last group takes a second; the first part of it is trained meanwhile."""
+    """The reward of the first partition's last group takes seconds; the first part of it is trained meanwhile."""
     late = max(phases(stale, "rollout", "reward"), key=lambda phase: phase["end"] - phase["start"])
     assert late["end"] - late["start"] >= core_rewards.LATE_S
     first, second = sorted(phase["start"] for phase in phases(stale, "actor", "train") if phase["step"] == 0)

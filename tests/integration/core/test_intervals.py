@@ -53,6 +53,7 @@ def test_a_reference_role_moves_and_is_found_again_in_a_checkpoint(
     assert kl_of(resumed)[1:] == pytest.approx([0.0], abs=1e-7)
 
 
+@pytest.mark.long
 def test_colocate_engines_go_on_with_the_weights_they_have(ray_cluster: None, tiny: Any, tmp_path: Path) -> None:
     """The second rollout is sampled with version 0 and trained at version 1; nothing is dropped for it."""
     result = train(tiny.config(tmp_path, num_rollout=2, update_weights_interval=2))

@@ -1,6 +1,7 @@
 """PPO with its critic in every mode: values travel, the critic learns, and both resume together."""
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,22 @@ def test_both_checkpoints_have_the_same_iterations(whole: Any) -> None:
     assert critic.shape("score.weight") == (1, 128)
     assert "output_layer.weight" not in critic
     assert "optimizer.state.exp_avg.score.weight" in critic
+
+
+@pytest.mark.long
+def test_a_continued_run_repeats_the_numbers_of_actor_and_critic(whole: Any, tiny: Any, tmp_path: Path) -> None:
+    """The actor's newest checkpoint has no critic beside it: both go on from the one before."""
+    run_dir, expected = whole
+    for name in ("iter_0000002", "iter_0000003", "critic/iter_0000002"):
+        shutil.copytree(run_dir / "ckpt" / name, tmp_path / "ckpt" / name)
+    records = run(tiny, tmp_path, num_critic_only_steps=ALONE, save_interval=1, max_actor_ckpt_to_keep=2)
+    assert [record["step"] for record in records] == [1, 2, 3]  # the checkpoint brings the line of its own step
+    for ours, theirs in zip(records[1:], expected[2:], strict=True):
+        compared = [name for name in theirs if name.startswith(("train/", "critic/", "rollout/"))]
+        assert len(compared) > 20
+        assert {name: ours.get(name) for name in compared} == {name: theirs[name] for name in compared}
+    kept = sorted(path.name for path in (tmp_path / "ckpt" / "critic").glob("iter_*"))
+    assert kept == ["iter_0000003", "iter_0000004"]
 
 
 def test_fully_async_streams_values_and_returns(ray_cluster: None, tiny: Any, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from relax_engine.core.train import train
 from relax_engine.observe.metrics import read_metrics
 
 
+@pytest.mark.long
 def test_margins_grow_from_zero(ray_cluster: None, tiny: Any, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.jsonl"
     rows = [{"prompt": f"Reverse: {word}", "better": word[::-1], "worse": word} for word in ("abc", "dce", "fg", "hij")]
