@@ -35,7 +35,7 @@ def never_returns_on_five(args: Any, sample: Sample) -> float:
 
 
 async def spread_with_a_late_group(args: Any, sample: Sample) -> float:
-    """`spread`, after a second for the fourth group of the run."""
+    """`spread`, after some seconds for the fourth group of the run."""
     await asyncio.sleep(LATE_S if sample.group_index == 3 else 0.0)
     return spread(args, sample)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from relax_engine.core.train import train
 from relax_engine.observe.metrics import read_metrics
 
 
+@pytest.mark.long
 def test_a_student_that_is_its_own_teacher_has_nothing_to_learn_at_first(
     ray_cluster: None, tiny: Any, tmp_path: Path
 ) -> None:

@@ -102,6 +102,7 @@ def test_a_continued_run_repeats_the_numbers_of_actor_and_critic(whole: Any, tin
     assert kept == ["iter_0000003", "iter_0000004"]
 
 
+@pytest.mark.long
 def test_fully_async_streams_values_and_returns(ray_cluster: None, tiny: Any, tmp_path: Path) -> None:
     """With a KL penalty in the reward, so that returns need columns of all other roles."""
     resource = {role: [1, 1] for role in ("actor", "critic", "rollout", "actor_fwd", "reference")}
