@@ -85,6 +85,7 @@ def test_the_reference_moves_to_the_trained_weights(stale: RunResult) -> None:
     assert abs(kl[3]) > 1e-6
 
 
+@pytest.mark.long
 def test_training_begins_before_the_partition_is_complete(stale: RunResult) -> None:
     """The reward of the first partition's last group takes seconds; the first part of it is trained meanwhile."""
     late = max(phases(stale, "rollout", "reward"), key=lambda phase: phase["end"] - phase["start"])
