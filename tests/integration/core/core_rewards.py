@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 from relax_engine.types import Sample
 
 HERE = __file__
-LATE_S = 4.0
+LATE_S, LATE_DEADLINE_S = 2.0, 50.0
 
 
 def spread(args: Any, sample: Sample) -> float:
@@ -35,9 +36,18 @@ def never_returns_on_five(args: Any, sample: Sample) -> float:
 
 
 async def spread_with_a_late_group(args: Any, sample: Sample) -> float:
-    """`spread`, after some seconds for the fourth group of the run."""
-    await asyncio.sleep(LATE_S if sample.group_index == 3 else 0.0)
+    """`spread`; for the fourth group of the run only when two steps are trained, and a while later."""
+    if sample.group_index == 3:
+        async with asyncio.timeout(LATE_DEADLINE_S):
+            while _trained_steps(args) < 2:
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(LATE_S)
     return spread(args, sample)
+
+
+def _trained_steps(args: Any) -> int:
+    path = Path(args.run_dir, "metrics.jsonl")
+    return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 def half(args: Any, sample: Sample) -> float:
