@@ -1,171 +1,171 @@
-"""Reading rows of Parquet and JSONL files as a stream of small batches.
+"""Reading data files as a stream of batches, with memory bounded by one batch.
 
-What lives here: which rows a specification names, and getting them in order with memory bounded by one batch (and one
-Parquet row group). What does not: what the columns mean (`formats`).
+What lives here: getting the wanted rows in order, as Arrow columns where the file has types (Parquet) and as
+dictionaries elsewhere (JSON). What does not: which files (`sources`), what the columns mean (`formats`).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from data_prep.errors import DataError
+from data_prep.files import is_remote, open_file
+from data_prep.json_rows import BadRow, Row, read_json_rows
+from data_prep.limits import BATCH_BYTES, BATCH_ROWS, EXPANSION, EXPANSION_FREE, MIB
+from data_prep.sources import PARQUET, Source
 
-BATCH_ROWS = 1024
-PARQUET, JSONL = ".parquet", ".jsonl"
-SUFFIXES = {PARQUET: PARQUET, JSONL: JSONL, ".json": JSONL, ".ndjson": JSONL}
-
-Row = dict[str, Any]
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Consecutive rows of one file; `start` is the number of the first within that file, counted from 0."""
+    """Consecutive rows of one file; `start` is the number of the first within that file, counted from 0.
 
-    path: Path
+    `table` holds them as columns if the file has types. `bad` are rows among them that could not be read.
+    """
+
+    source: Source
     start: int
-    rows: list[Row]
+    table: pa.RecordBatch | None = None
+    parsed: list[tuple[int, Row]] = field(default_factory=list)
+    bad: list[BadRow] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.parsed) + len(self.bad) if self.table is None else int(self.table.num_rows)
+
+    def rows(self) -> Iterator[tuple[int, Row | BadRow]]:
+        """Every row with its number, in order."""
+        if self.table is None:
+            pairs: list[tuple[int, Row | BadRow]] = [*self.parsed, *((row.number, row) for row in self.bad)]
+            yield from sorted(pairs, key=lambda pair: pair[0])
+            return
+        rows: list[Any] | None = None
+        with suppress(UnicodeDecodeError):  # some row holds text that is none: find out which
+            rows = self.table.to_pylist()
+        if rows is not None:
+            for number, row in enumerate(rows, start=self.start):
+                yield number, row
+            return
+        for number in range(self.start, self.start + len(self)):
+            try:
+                yield number, self.table.slice(number - self.start, 1).to_pylist()[0]
+            except UnicodeDecodeError as error:
+                yield number, BadRow(number, f"text that is not UTF-8: {error.reason} at byte {error.start}")
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One file and the rows `[start, stop)` of it that are wanted; `stop=None` is its end."""
-
-    path: Path
-    start: int = 0
-    stop: int | None = None
-
-    def __str__(self) -> str:
-        if not self.start and self.stop is None:
-            return str(self.path)
-        return f"{self.path}[{self.start}:{'' if self.stop is None else self.stop}]"
-
-
-def parse_sources(spec: str | Path | Sequence[str]) -> list[Source]:
-    """Files named by a path, a slice (`data.parquet[100:200]`), or a list of either.
-
-    The notation is that of `--prompt-data`.
-
-    Raises:
-        DataError: nothing named, or a file that does not exist or has an unknown ending.
-    """
-    from relax_engine.rollout.prompts import PromptDataError, parse_prompt_data
-
-    try:
-        files = parse_prompt_data(str(spec) if isinstance(spec, Path) else spec)
-    except PromptDataError as error:
-        raise DataError(str(error)) from error
-    if not files:
-        raise DataError("no input file was named; give a Parquet or JSONL file")
-    sources = [Source(Path(file.path), file.start, file.stop) for file in files]
-    for source in sources:
-        if not source.path.is_file():
-            raise DataError(f"data file {str(source.path)!r} does not exist")
-        file_kind(source.path)
-    return sources
-
-
-def file_kind(path: Path) -> str:
-    """`.parquet` or `.jsonl`, by the file's ending.
+def column_names(source: Source) -> list[str]:
+    """Columns of a file: a Parquet file's schema, or the keys of the first JSON row. Empty without rows.
 
     Raises:
-        DataError: an unknown ending.
+        DataError: the file is damaged, or its first row is no object.
     """
-    kind = SUFFIXES.get(path.suffix.lower())
-    if kind is None:
-        raise DataError(
-            f"data file {str(path)!r}: unknown format {path.suffix!r}; known: {', '.join(sorted(SUFFIXES))}"
-        )
-    return kind
-
-
-def column_names(path: Path) -> list[str]:
-    """Columns of a file: a Parquet file's schema, or the keys of the first JSONL row (empty without rows)."""
-    if file_kind(path) == PARQUET:
-        return list(_open_parquet(path).schema_arrow.names)
-    first = next(_read_jsonl(path), None)
-    return list(first) if first else []
+    if source.kind == PARQUET:
+        with _open_parquet(source) as file:
+            return list(file.schema_arrow.names) if file.metadata.num_rows else []
+    for _, row, _ in read_json_rows(Source(source.path, 0, 1)):
+        if isinstance(row, BadRow):
+            raise DataError(f"{source.path!r} {row.reason}")
+        return list(row)
+    return []
 
 
 def count_rows(source: Source) -> int | None:
     """Number of rows where the file says it without being read (Parquet), else None."""
-    if file_kind(source.path) != PARQUET:
+    if source.kind != PARQUET:
         return None
-    total = int(_open_parquet(source.path).metadata.num_rows)
+    with _open_parquet(source) as file:
+        total = int(file.metadata.num_rows)
     return max(0, min(total, total if source.stop is None else source.stop) - source.start)
 
 
 def read_batches(source: Source, *, batch_rows: int = BATCH_ROWS) -> Iterator[RowBatch]:
-    """The wanted rows in order, at most `batch_rows` at a time.
+    """The wanted rows in order, at most `batch_rows` at a time and about `BATCH_BYTES`.
 
     Raises:
         DataError: the file is damaged, with the place where that shows.
     """
-    rows = _read_parquet(source, batch_rows) if file_kind(source.path) == PARQUET else _read_jsonl(source.path)
-    pending: list[Row] = []
-    first = source.start
-    for number, row in enumerate(rows, start=source.start if file_kind(source.path) == PARQUET else 0):
-        if number < source.start:
-            continue
-        if source.stop is not None and number >= source.stop:
-            break
-        pending.append(row)
-        if len(pending) == batch_rows:
-            yield RowBatch(source.path, first, pending)
-            first, pending = number + 1, []
-    if pending:
-        yield RowBatch(source.path, first, pending)
+    if source.kind == PARQUET:
+        yield from _read_parquet(source, batch_rows)
+        return
+    parsed: list[tuple[int, Row]] = []
+    bad: list[BadRow] = []
+    held = 0
+    for number, row, size in read_json_rows(source):
+        if isinstance(row, BadRow):
+            bad.append(row)
+        else:
+            parsed.append((number, row))
+        held += size
+        if len(parsed) + len(bad) == batch_rows or held >= BATCH_BYTES // 4:  # as objects they are several times larger
+            yield RowBatch(source, number + 1 - len(parsed) - len(bad), None, parsed, bad)
+            parsed, bad, held = [], [], 0
+    if parsed or bad:
+        yield RowBatch(source, number + 1 - len(parsed) - len(bad), None, parsed, bad)
 
 
-def _open_parquet(path: Path) -> Any:
+def first_rows(source: Source, count: int) -> list[Row]:
+    """The first readable rows, at most `count`."""
+    batches = read_batches(source, batch_rows=count)
+    rows = (row for batch in batches for _, row in batch.rows() if not isinstance(row, BadRow))
+    return list(itertools.islice(rows, count))
+
+
+@contextmanager
+def _open_parquet(source: Source) -> Iterator[pq.ParquetFile]:
+    """A Parquet file whose pages are read as they are needed and checked against their checksums."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    stream: Any = open_file(source.path) if is_remote(source.path) else source.path
     try:
-        return pq.ParquetFile(path, page_checksum_verification=True)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{str(path)!r} is not a readable Parquet file: {error}") from error
+        with pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=False, buffer_size=MIB) as file:
+            _refuse_bomb(source, file.metadata)
+            yield file
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{source.path!r} is not a readable Parquet file: {error}") from error
 
 
-def _read_parquet(source: Source, batch_rows: int) -> Iterator[Row]:
+def _refuse_bomb(source: Source, metadata: Any) -> None:
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            column = metadata.row_group(group).column(number)
+            stored, full = max(1, column.total_compressed_size), column.total_uncompressed_size
+            if full > max(EXPANSION_FREE, EXPANSION * stored):
+                raise DataError(
+                    f"{source.path!r}: column {column.path_in_schema!r} expands from {stored} to {full} bytes, "
+                    f"more than {EXPANSION} times: it was made to exhaust memory"
+                )
+
+
+def _read_parquet(source: Source, batch_rows: int) -> Iterator[RowBatch]:
     """Rows from `source.start` on; row groups that end before it are not read."""
     import pyarrow as pa
 
-    file = _open_parquet(source.path)
-    skipped = 0
-    groups: list[int] = []
-    for group in range(file.num_row_groups):
-        rows = file.metadata.row_group(group).num_rows
-        if not groups and skipped + rows <= source.start:
-            skipped += rows
-        else:
-            groups.append(group)
-    ahead = source.start - skipped
-    position = skipped
-    try:
-        for batch in file.iter_batches(batch_size=batch_rows, row_groups=groups):
-            drop = min(ahead, batch.num_rows)
-            ahead -= drop
-            position += batch.num_rows
-            yield from batch.slice(drop).to_pylist()
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{str(source.path)!r} is damaged after row {position}: {error}") from error
-
-
-def _read_jsonl(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8") as lines:
+    with _open_parquet(source) as file:
+        position, largest = 0, 1.0
+        groups: list[int] = []
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            if not groups and position + group.num_rows <= source.start:
+                position += group.num_rows
+                continue
+            groups.append(number)
+            largest = max(largest, group.total_byte_size / max(1, group.num_rows))
+        size = max(1, min(batch_rows, int(BATCH_BYTES / largest)))
+        stop = file.metadata.num_rows if source.stop is None else source.stop
         try:
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise DataError(f"{str(path)!r} line {number}: expected a JSON object, found {type(row).__name__}")
-                yield row
-        except json.JSONDecodeError as error:
-            raise DataError(f"{str(path)!r} line {number}: not JSON: {error}") from error
-        except UnicodeDecodeError as error:
-            raise DataError(f"{str(path)!r} is not UTF-8 text: {error}") from error
+            for batch in file.iter_batches(batch_size=size, row_groups=groups):
+                wanted = batch.slice(max(0, source.start - position), max(0, stop - max(position, source.start)))
+                if wanted.num_rows:
+                    yield RowBatch(source, max(position, source.start), wanted)
+                position += batch.num_rows
+                if position >= stop:
+                    return
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{source.path!r} is damaged after row {position}: {error}") from error

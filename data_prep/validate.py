@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.errors import DataError, Finding
-from data_prep.readers import Source, column_names, count_rows, parse_sources, read_batches
+from data_prep.json_rows import BadRow
+from data_prep.readers import column_names, count_rows, read_batches
 from data_prep.report import OK, RowFacts, ValidationReport
 from data_prep.schema import ID, LABEL, METADATA, PROMPT, label_defect, prompt_defect
+from data_prep.sources import Source, Spec, parse_sources
 
 MAX_REPORTED_ROWS = 20
 
@@ -27,7 +29,7 @@ Tokenize = Callable[[Any], int]
 
 
 def validate(
-    spec: str | Path | Sequence[str],
+    spec: Spec,
     *,
     tokenizer: str | Path | None = None,
     max_prompt_tokens: int | None = None,
@@ -39,7 +41,7 @@ def validate(
     """Check training data against the rules for text tasks.
 
     Args:
-        spec: the file or files, as in `data_prep.readers.parse_sources`.
+        spec: the file or files, as in `data_prep.sources.parse_spec`.
         tokenizer: a Hugging Face directory; with it prompts are rendered by its chat template and counted.
         max_prompt_tokens: longest prompt; by default what the directory's `config.json` gives as context, less one.
         input_key: column of the prompt.
@@ -81,7 +83,7 @@ def validate(
 
 
 def _missing_column(source: Source, wanted: Sequence[str]) -> Finding | None:
-    present = column_names(source.path)
+    present = column_names(source)
     if not present:
         return Finding("rows", f"{source} has no rows; give a file with at least one prompt")
     missing = [column for column in wanted if column not in present]
@@ -94,20 +96,22 @@ def _collect(source: Source, facts: RowFacts, input_key: str, label_key: str, to
     from relax_engine.utils.progress import progress
 
     offset = len(facts.row)
-    with progress(f"validate {source.path.name}", count_rows(source)) as bar:
+    with progress(f"validate {source.name}", count_rows(source)) as bar:
         for batch in read_batches(source):
-            for number, row in enumerate(batch.rows, start=batch.start):
+            for number, row in batch.rows():
+                if isinstance(row, BadRow):
+                    raise DataError(f"{source} row {number}: {row.reason}")
                 prompt, label = row.get(input_key), row.get(label_key)
                 defect = prompt_defect(prompt)
                 facts.row.append(offset + number)
-                facts.id.append(row.get(ID, f"{source.path.name}-{number}"))
+                facts.id.append(row.get(ID, f"{source.name}-{number}"))
                 facts.prompt.append(defect or OK)
                 facts.label.append(label_defect(label) or OK)
                 facts.label_length.append(len(label) if isinstance(label, str) else 0)
                 if tokenize:
                     facts.prompt_tokens.append(None if defect else tokenize(prompt))
                 facts.data_source[_source_of(row)] += 1
-            bar.advance(len(batch.rows))
+            bar.advance(len(batch))
 
 
 def _source_of(row: dict[str, Any]) -> str:

@@ -32,9 +32,21 @@ def _parser() -> argparse.ArgumentParser:
 
     text = "write a dataset of another framework as Parquet with prompt, label and metadata"
     converting = commands.add_parser("convert", help=text, description=text)
-    converting.add_argument("source", nargs="+", help="Parquet or JSONL file, or a slice of one: data.parquet[100:200]")
+    converting.add_argument(
+        "source", nargs="+", help="Parquet or JSON file, directory, glob or URL, or a slice: data.parquet[100:200]"
+    )
     converting.add_argument("destination", help="Parquet file to write")
-    converting.add_argument("--format", default="verl", help="layout of the source (default: verl)")
+    converting.add_argument("--format", default="auto", help="layout of the source (default: told from its columns)")
+    converting.add_argument("--prompt-column", metavar="NAME", help="column of the prompt, for a plain table")
+    converting.add_argument("--label-column", metavar="NAME", help="column of the label, for a plain table")
+    converting.add_argument("--media-root", metavar="DIR", help="folder of the media files (default: the source's own)")
+    converting.add_argument("--fetch-media", action="store_true", help="fetch media that are given by URL")
+    converting.add_argument(
+        "--quarantine", metavar="FILE", help="set bad rows aside in this JSONL file, with reasons, and go on"
+    )
+    converting.add_argument(
+        "--max-bad-share", type=float, default=1.0, metavar="X", help="share of bad rows to go on with (default: any)"
+    )
     converting.set_defaults(command=_convert)
 
     text = "check prompts and labels, and list the rows that cannot be trained on"
@@ -52,10 +64,20 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _convert(options: argparse.Namespace) -> int:
-    from data_prep.convert import convert
+    from data_prep.convert import ConvertOptions, convert
+    from data_prep.formats.options import ColumnOptions
 
-    result = convert(options.source, options.destination, format=options.format)
-    print(f"{result.path}: {result.rows} rows")
+    columns = ColumnOptions(options.prompt_column, options.label_column)
+    result = convert(
+        options.source,
+        options.destination,
+        format=options.format,
+        options=ConvertOptions(columns, options.media_root, options.fetch_media),
+        quarantine=options.quarantine,
+        max_bad_share=options.max_bad_share,
+    )
+    aside = f"; {result.bad} rows set aside in {options.quarantine}" if result.bad else ""
+    print(f"{result.path}: {result.rows} rows of layout {result.format}{aside}")
     return 0
 
 

@@ -1,67 +1,26 @@
-"""Reading prompt files: Parquet and JSONL, lists and directories of them, and row slices (`data.parquet[100:200]`).
+"""Prompt files as one Arrow table: Parquet and JSONL, lists, directories, globs and row slices of them.
 
-What lives here: bytes on disk to an Arrow table. What does not: order, epochs and tokens
-(`data_source`), conversion between layouts (`data_prep`).
+What lives here: files to a table. What does not: which files a value names (`data_prep.sources`), order, epochs and
+tokens (`data_source`), conversion between layouts (`data_prep`).
 """
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.json
 import pyarrow.parquet
 
+from data_prep.errors import DataError
+from data_prep.files import DECOMPRESSION_ERRORS, open_file, open_text
+from data_prep.sources import PARQUET, Source, parse_sources
 from relax_engine.errors import RelaxError
-
-_SUFFIXES = (".parquet", ".jsonl", ".json")
-_SLICE = re.compile(r"^(?P<path>.+)\[(?P<start>\d*):(?P<stop>\d*)\]$")
 
 
 class PromptDataError(RelaxError):
     """A prompt file cannot be used as it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class PromptFile:
-    """One file and the rows of it that are wanted."""
-
-    path: str
-    start: int = 0
-    stop: int | None = None
-
-
-def parse_prompt_data(spec: str | Sequence[str]) -> list[PromptFile]:
-    """Files named by a `--prompt-data` value: a file, a directory, a slice, or a list literal of these."""
-    if isinstance(spec, str):
-        text = spec.strip()
-        if text.startswith("["):
-            try:
-                names = ast.literal_eval(text)
-            except (ValueError, SyntaxError) as error:
-                raise PromptDataError(f"--prompt-data {spec!r} is not a list of paths: {error}") from error
-            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-                raise PromptDataError(f"--prompt-data {spec!r} is not a list of paths: every entry must be a string")
-        else:
-            names = [text]
-    else:
-        names = list(spec)
-    files = []
-    for name in names:
-        match = _SLICE.match(name)
-        if match is None and Path(name).is_dir():
-            files += [PromptFile(str(path)) for path in sorted(Path(name).iterdir()) if path.suffix in _SUFFIXES]
-        elif match is None:
-            files.append(PromptFile(name))
-        else:
-            stop = match["stop"]
-            files.append(PromptFile(match["path"], int(match["start"] or 0), int(stop) if stop else None))
-    return files
 
 
 def read_prompts(spec: str | Sequence[str], *, columns: Sequence[str] = ()) -> pa.Table:
@@ -72,9 +31,10 @@ def read_prompts(spec: str | Sequence[str], *, columns: Sequence[str] = ()) -> p
     Raises:
         PromptDataError: missing or unreadable file, unknown format, missing column, no rows.
     """
-    files = parse_prompt_data(spec)
-    if not files:
-        raise PromptDataError(f"--prompt-data {spec!r} names no Parquet or JSONL file")
+    try:
+        files = parse_sources(spec)
+    except DataError as error:
+        raise PromptDataError(f"--prompt-data {spec!r}: {error}") from error
     tables = [_read_file(file, columns) for file in files]
     try:
         table = pa.concat_tables(tables, promote_options="permissive")
@@ -85,18 +45,15 @@ def read_prompts(spec: str | Sequence[str], *, columns: Sequence[str] = ()) -> p
     return table
 
 
-def _read_file(file: PromptFile, columns: Sequence[str]) -> pa.Table:
-    path = Path(file.path)
-    if not path.is_file():
-        raise PromptDataError(f"prompt file {file.path!r} does not exist")
+def _read_file(file: Source, columns: Sequence[str]) -> pa.Table:
     try:
-        if path.suffix == ".parquet":
-            table = pyarrow.parquet.read_table(path)
-        elif path.suffix in _SUFFIXES:
-            table = pyarrow.json.read_json(path)
+        if file.kind == PARQUET:
+            with open_file(file.path) as stream:
+                table = pyarrow.parquet.read_table(stream)
         else:
-            raise PromptDataError(f"prompt file {file.path!r}: unknown format {path.suffix!r}; use .parquet or .jsonl")
-    except (pa.ArrowException, OSError) as error:  # Arrow reports damaged pages as OSError
+            with open_text(file) as stream:
+                table = pyarrow.json.read_json(stream)
+    except (pa.ArrowException, DataError, *DECOMPRESSION_ERRORS) as error:  # Arrow reports damaged pages as OSError
         raise PromptDataError(f"prompt file {file.path!r} cannot be read: {error}") from error
     missing = [column for column in columns if column not in table.column_names]
     if missing:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relax_engine.config.rules.base import Findings, Reporter, rule
@@ -43,19 +41,21 @@ def template_arguments_are_used(config: RunConfig, report: Reporter) -> Findings
 
 
 def _files(config: RunConfig, report: Reporter, flag: str, paths: Sequence[str]) -> Findings:
-    from relax_engine.rollout.prompts import parse_prompt_data
+    from data_prep.errors import DataError
+    from data_prep.files import exists
+    from data_prep.readers import column_names
+    from data_prep.sources import parse_spec
 
-    for file in parse_prompt_data(list(paths)):
-        path = Path(file.path)
-        if not path.is_file():
-            yield report.error(flag, f"{file.path} does not exist", "correct the path")
-            continue
+    for file in parse_spec(list(paths)):
         try:
-            columns = _columns(path)
-        except (OSError, ValueError) as error:
+            columns = column_names(file) if exists(file.path) else None
+        except DataError as error:
             yield report.error(flag, f"{file.path} cannot be read: {error}", "convert it to Parquet or JSONL")
             continue
         if columns is None:
+            yield report.error(flag, f"{file.path} does not exist", "correct the path")
+            continue
+        if not columns:
             yield report.error(flag, f"{file.path} has no rows", "give a file with at least one prompt")
             continue
         for name, column in _named_columns(config):
@@ -75,31 +75,3 @@ def _named_columns(config: RunConfig) -> list[tuple[str, str]]:
     if data.rejected_key is not None:
         named.append(("rejected_key", data.rejected_key))
     return named + [("multimodal_keys", str(column)) for column in data.multimodal_keys.values()]
-
-
-def _columns(path: Path) -> list[str] | None:
-    """Column names of a Parquet or JSONL file, None when it has no rows.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is of another format, or damaged.
-    """
-    if path.suffix == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet
-
-        try:
-            metadata = pyarrow.parquet.read_metadata(path)
-        except pa.ArrowInvalid as error:
-            raise ValueError(str(error)) from error
-        return list(metadata.schema.to_arrow_schema().names) if metadata.num_rows else None
-    if path.suffix not in (".jsonl", ".json"):
-        raise ValueError(f"unknown format {path.suffix!r}")
-    with path.open(encoding="utf-8") as lines:
-        first = next((line for line in lines if line.strip()), None)
-    if first is None:
-        return None
-    row = json.loads(first)
-    if not isinstance(row, dict):
-        raise ValueError(f"line 1 is a {type(row).__name__}, not an object")
-    return list(row)

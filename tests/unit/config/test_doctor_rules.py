@@ -529,7 +529,7 @@ def test_model_directory_is_inspected(
     ("name", "content", "part"),
     [
         ("a.jsonl", "", "has no rows"),
-        ("a.jsonl", "[1]\n", "line 1 is a list"),
+        ("a.jsonl", "[1]\n", "line 1: expected a JSON object, found list"),
         ("a.jsonl", "{\n", "cannot be read"),
         ("a.parquet", "not parquet", "cannot be read"),
         ("a.csv", "prompt\n", "unknown format '.csv'"),

@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.errors import DataError
-from data_prep.readers import count_rows, parse_sources, read_batches
+from data_prep.json_rows import BadRow
+from data_prep.readers import count_rows, read_batches
+from data_prep.sources import parse_sources
 
 
 def write(path: Path, rows: int, row_group: int = 7) -> Path:
@@ -23,7 +25,7 @@ def numbers(spec: str | list[str], batch_rows: int = 5) -> list[int]:
         row["n"]
         for source in parse_sources(spec)
         for batch in read_batches(source, batch_rows=batch_rows)
-        for row in batch.rows
+        for _, row in batch.rows()
     ]
 
 
@@ -51,13 +53,14 @@ def test_slices_give_exactly_their_rows(tmp_path: Path, piece: str, expected: ra
 
 
 def test_batches_know_their_first_row_number(tmp_path: Path) -> None:
-    path = write(tmp_path / "d.parquet", 23)
+    path = write(tmp_path / "d.parquet", 23, row_group=23)
     (source,) = parse_sources(f"{path}[8:21]")
     batches = list(read_batches(source, batch_rows=5))
-    assert [(batch.start, [row["n"] for row in batch.rows]) for batch in batches] == [
-        (8, [8, 9, 10, 11, 12]),
-        (13, [13, 14, 15, 16, 17]),
-        (18, [18, 19, 20]),
+    assert [(batch.start, [row["n"] for _, row in batch.rows()]) for batch in batches] == [
+        (8, [8, 9]),
+        (10, [10, 11, 12, 13, 14]),
+        (15, [15, 16, 17, 18, 19]),
+        (20, [20]),
     ]
     assert count_rows(source) == 13
 
@@ -94,11 +97,14 @@ def test_damaged_page_is_an_error_and_not_wrong_rows(tmp_path: Path) -> None:
         numbers(str(path))
 
 
-def test_a_line_that_is_not_json_is_named_by_number(tmp_path: Path) -> None:
+def test_a_line_that_is_no_row_is_handed_on_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "d.jsonl"
-    path.write_text('{"n": 1}\n{"n": \n')
-    with pytest.raises(DataError, match="line 2: not JSON"):
-        numbers(str(path))
-    path.write_text('{"n": 1}\n[2]\n')
-    with pytest.raises(DataError, match="line 2: expected a JSON object, found list"):
-        numbers(str(path))
+    path.write_text('{"n": 1}\n{"n": \n\n[2]\n{"n": 3}\n')
+    (source,) = parse_sources(str(path))
+    (batch,) = read_batches(source)
+    rows = list(batch.rows())
+    assert [number for number, _ in rows] == [0, 1, 2, 3]
+    assert (rows[0][1], rows[3][1]) == ({"n": 1}, {"n": 3})
+    reasons = [row.reason for _, row in rows if isinstance(row, BadRow)]
+    assert reasons[0].startswith("line 2: not JSON")
+    assert reasons[1] == "line 4: expected a JSON object, found list"

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from relax_engine.rollout.prompts import PromptDataError, PromptFile, messages_of, parse_prompt_data, read_prompts
+from data_prep.sources import Source, parse_spec
+from relax_engine.rollout.prompts import PromptDataError, messages_of, read_prompts
 
 
 @pytest.fixture
@@ -29,17 +30,17 @@ def prompts(spec: str | list[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("spec", "files"),
     [
-        ("a.parquet", [PromptFile("a.parquet")]),
-        ("a.parquet[5:]", [PromptFile("a.parquet", 5)]),
-        ("a.parquet[:7]", [PromptFile("a.parquet", 0, 7)]),
-        ("  a.parquet[100:200] ", [PromptFile("a.parquet", 100, 200)]),
-        ("['a.parquet', 'b.jsonl[1:2]']", [PromptFile("a.parquet"), PromptFile("b.jsonl", 1, 2)]),
-        (["x[1]/a.parquet[0:3]", "b.parquet"], [PromptFile("x[1]/a.parquet", 0, 3), PromptFile("b.parquet")]),
-        ("dir[0:3]/a.parquet", [PromptFile("dir[0:3]/a.parquet")]),  # a slice stands at the end
+        ("a.parquet", [Source("a.parquet")]),
+        ("a.parquet[5:]", [Source("a.parquet", 5)]),
+        ("a.parquet[:7]", [Source("a.parquet", 0, 7)]),
+        ("  a.parquet[100:200] ", [Source("a.parquet", 100, 200)]),
+        ("['a.parquet', 'b.jsonl[1:2]']", [Source("a.parquet"), Source("b.jsonl", 1, 2)]),
+        (["x[1]/a.parquet[0:3]", "b.parquet"], [Source("x[1]/a.parquet", 0, 3), Source("b.parquet")]),
+        ("dir[0:3]/a.parquet", [Source("dir[0:3]/a.parquet")]),  # a slice stands at the end
     ],
 )
-def test_a_value_names_files_and_rows(spec: str | list[str], files: list[PromptFile]) -> None:
-    assert parse_prompt_data(spec) == files
+def test_a_value_names_files_and_rows(spec: str | list[str], files: list[Source]) -> None:
+    assert parse_spec(spec) == files
 
 
 @pytest.mark.parametrize(
@@ -95,8 +96,8 @@ def test_every_bad_file_is_named_with_the_way_out(parquet: Path, tmp_path: Path)
     mixed = jsonl(tmp_path / "mixed.jsonl", [{"prompt": {"role": "user"}}])
     cases = {
         f"{tmp_path}/none.parquet": r"none\.parquet' does not exist",
-        str(bare): r"bare' names no Parquet or JSONL file",
-        str(text): r"prompts\.txt': unknown format '\.txt'; use \.parquet or \.jsonl",
+        str(bare): r"bare' names no data file",
+        str(text): r"prompts\.txt': unknown format '\.txt'; known: ",
         str(cut): r"cut\.parquet' cannot be read",
         str(damaged(tmp_path / "damaged.parquet")): r"damaged\.parquet' cannot be read",
         str(broken): r"broken\.jsonl' cannot be read",
