@@ -15,7 +15,7 @@ from relax_engine.weight_sync.arrival import HeldWeights, arrival_buffer, take_c
 from relax_engine.weight_sync.buffers import BufferPool
 from relax_engine.weight_sync.group import join_group, leave_group
 from relax_engine.weight_sync.messages import BucketMeta, GroupAddress, SharedTensors, Source
-from relax_engine.weight_sync.shared import open_tensors
+from relax_engine.weight_sync.shared import SharedReader
 from relax_engine.weight_sync.store import read_version
 
 Named = Iterable[tuple[str, Tensor]]
@@ -37,6 +37,7 @@ class WeightInbox:
         self._groups: dict[str, ProcessGroup] = {}
         self._held = HeldWeights()
         self._buffers = BufferPool()
+        self._shared = SharedReader()
         self._tensors: queue.Queue[tuple[str, Tensor] | None] = queue.Queue(_AHEAD)
         self._loader: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -71,7 +72,7 @@ class WeightInbox:
             DamagedBucketError: it is not what was sent.
         """
         if isinstance(source, SharedTensors):
-            named, digests = take_copy(meta, open_tensors(source.serialized), self._buffers)
+            named, digests = take_copy(meta, self._shared.open(source.serialized), self._buffers)
         else:
             payload = arrival_buffer(meta.payload_nbytes, source.backend, self._buffers)
             work = dist.broadcast(payload, 0, self._groups[source.name], async_op=True)

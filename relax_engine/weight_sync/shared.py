@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 import torch.multiprocessing
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
 from relax_engine.weight_sync.buckets import Bucket, torch_dtype
 
 ALIGNMENT = 64
+_SENDER_BUFFERS = 2
 _ALLOWED = {
     ("torch", "Tensor"),
     ("torch._tensor", "Tensor"),
@@ -68,6 +69,32 @@ def open_tensors(serialized: bytes) -> list[tuple[str, Tensor]]:
     ):
         raise ValueError("the tensors must be a list of (name, tensor) pairs")
     return pairs
+
+
+class SharedReader:
+    """Opens a sender's buckets one after the other in mappings that stay.
+
+    A mapping is made of page faults, which cost as much as reading it. A sender has two buffers, so the two last ones
+    stay mapped until `close`; others go with the last tensor in them.
+    """
+
+    def __init__(self) -> None:
+        self._mapped: dict[int, UntypedStorage] = {}
+
+    def open(self, serialized: bytes) -> list[tuple[str, Tensor]]:
+        """As `open_tensors`; torch opens what is still mapped by finding it."""
+        pairs = open_tensors(serialized)
+        for _, tensor in pairs:
+            storage = tensor.untyped_storage()
+            self._mapped.pop(storage.data_ptr(), None)
+            self._mapped[storage.data_ptr()] = storage
+        for address in list(self._mapped)[:-_SENDER_BUFFERS]:
+            del self._mapped[address]
+        return pairs
+
+    def close(self) -> None:
+        """Unmap them."""
+        self._mapped.clear()
 
 
 class _Unpickler(pickle.Unpickler):

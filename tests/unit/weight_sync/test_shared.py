@@ -1,12 +1,15 @@
 """Tensors passed by handle: what comes out, and what is refused."""
 
+import multiprocessing
 import pickle
+from multiprocessing.queues import Queue
+from pathlib import Path
 
 import pytest
 import torch
 
 from relax_engine.weight_sync.buckets import Bucket, Packer, Staging
-from relax_engine.weight_sync.shared import ALIGNMENT, open_tensors, share_tensors, shared_buffer
+from relax_engine.weight_sync.shared import ALIGNMENT, SharedReader, open_tensors, share_tensors, shared_buffer
 
 NAMED = [
     ("odd", torch.arange(7, dtype=torch.int8)),
@@ -43,6 +46,36 @@ def test_the_sharing_strategy_of_the_process_stays() -> None:
     before = torch.multiprocessing.get_sharing_strategy()
     share_tensors(bucket())
     assert torch.multiprocessing.get_sharing_strategy() == before == "file_descriptor"
+
+
+def mapped() -> int:
+    """Buckets of shared memory that this process has mapped."""
+    return sum("/torch_" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+def in_another_process(handles: "Queue[bytes | None]", counts: "Queue[int]") -> None:
+    reader = SharedReader()
+    while (serialized := handles.get()) is not None:
+        tensors = reader.open(serialized)
+        assert torch.equal(dict(tensors)["wide"], NAMED[-1][1])
+        del tensors
+        counts.put(mapped())
+    reader.close()
+    counts.put(mapped())
+
+
+def test_a_reader_keeps_the_two_last_buffers_mapped() -> None:
+    context = multiprocessing.get_context("spawn")
+    handles, counts = context.Queue(), context.Queue()
+    process = context.Process(target=in_another_process, args=(handles, counts))
+    process.start()
+    buckets = [bucket() for _ in range(3)]
+    for packed, expected in zip([*buckets, buckets[2], buckets[1]], [1, 2, 2, 2, 2], strict=True):
+        handles.put(share_tensors(packed))
+        assert counts.get(timeout=60) == expected
+    handles.put(None)
+    assert counts.get(timeout=60) == 0
+    process.join(60)
 
 
 class Call:

@@ -51,16 +51,13 @@ class Arriving:
         return BucketMeta(tuple(tensors), self.checksum, self.encoded_nbytes)
 
 
-def copy_shared(serialized: bytes, checksum: str, arch: Architecture, buffers: BufferPool) -> Arrived:
-    """Own copies of the tensors behind handles of shared memory.
+def copy_shared(named: list[tuple[str, Tensor]], checksum: str, arch: Architecture, buffers: BufferPool) -> Arrived:
+    """Own copies of tensors in shared memory.
 
     Raises:
         ModelError: one is not of this model.
-        ValueError, DamagedBucketError: they cannot be opened, or are not what was sent.
+        ValueError, DamagedBucketError: there are none, or they are not what was sent.
     """
-    from relax_engine.weight_sync.shared import open_tensors
-
-    named = open_tensors(serialized)
     if not named:
         raise ValueError("serialized_named_tensors has no tensors")
     shapes = expected_shapes(arch)

@@ -24,6 +24,7 @@ from relax_engine.backends.engines.local.weights import check_tensor, expected_s
 from relax_engine.weight_sync.arrival import DamagedBucketError, HeldWeights, arrival_buffer, unpack, verify
 from relax_engine.weight_sync.buckets import unflatten
 from relax_engine.weight_sync.buffers import BufferPool
+from relax_engine.weight_sync.shared import SharedReader
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class WeightReceiver:
         self._staged: dict[str, Tensor] = {}
         self._held = HeldWeights()
         self._buffers = BufferPool()
+        self._shared = SharedReader()
         self._version: str | None = None
         self._flush = False
         self._lock = threading.Lock()
@@ -128,7 +130,11 @@ class WeightReceiver:
         Raises:
             WeightUpdateError: as `receive`.
         """
-        return self._stage(lambda: copy_shared(serialized, checksum, self.engine.arch, self._buffers), version, flush)
+        return self._stage(
+            lambda: copy_shared(self._shared.open(serialized), checksum, self.engine.arch, self._buffers),
+            version,
+            flush,
+        )
 
     def end(self, version: str | None = None) -> str:
         """Adopt everything staged, and the version, between two steps of the engine.
@@ -204,6 +210,7 @@ class WeightReceiver:
         """Give back the memory that was kept for the next transfer."""
         with self._lock:
             self._buffers.trim()
+            self._shared.close()
 
     def close(self) -> None:
         """Leave all groups."""
