@@ -3,8 +3,9 @@
     python benchmarks/soak.py [--steps 500] [--out benchmarks/results/soak.json]
 
 A model of a million parameters, 16 samples of 10 tokens a step, every role as a service. Each process is sampled twice
-a second; its slope is fitted by least squares over the second half of the run, in which caches are full. Exits with 1
-when a process grows by more than --limit MiB per 1,000 steps, or when the stream does not end empty.
+a second; its slope is the median of the slopes between any two samples (Theil-Sen) of the second half of the run, in
+which caches are full. Exits with 1 when a process grows by more than --limit MiB per 1,000 steps, or when the stream
+does not end empty.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 import threading
 import time
+from array import array
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -40,32 +43,48 @@ class MemoryLog(threading.Thread):
         super().__init__(daemon=True)
         self.metrics = metrics
         self.names: dict[int, str] = {}
-        self.samples: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        self.samples: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))
+        """Steps done and bytes, in turn."""
         self.done = threading.Event()
 
     def run(self) -> None:
+        steps = position = 0
         while not self.done.wait(_SAMPLE_S):
-            steps = self.metrics.read_text().count("\n") if self.metrics.exists() else 0
+            if self.metrics.exists():
+                with self.metrics.open("rb") as file:
+                    file.seek(position)
+                    new = file.read()
+                steps, position = steps + new.count(b"\n"), position + len(new)
             for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
                 try:
-                    self.samples[process.pid].append((steps, process.memory_info().rss))
+                    self.samples[process.pid].extend((steps, process.memory_info().rss))
                     self.names[process.pid] = name_of(process)
                 except psutil.Error:
                     continue
 
-    def slopes(self, steps: int) -> dict[str, dict[str, float]]:
-        """MiB per 1,000 steps over the second half, for every process that lived through it."""
-        found = {}
+    def slopes(self, steps: int) -> dict[str, dict[str, Any]]:
+        """MiB per 1,000 steps over the second half, for every process that lived through it, and the way there."""
+        found: dict[str, dict[str, Any]] = {}
         for pid, samples in self.samples.items():
-            half = np.array([sample for sample in samples if sample[0] >= steps // 2], float)
+            series = np.array(samples, float).reshape(-1, 2)
+            # The run ends with the last step; what comes after it is its end.
+            half = series[(series[:, 0] >= steps // 2) & (series[:, 0] < steps)]
             if len(half) < 10 or np.ptp(half[:, 0]) < steps / 4:
                 continue
-            slope = np.polyfit(half[:, 0], half[:, 1], 1)[0] * 1000 / _MIB
+            tenths = [series[series[:, 0] * 10 // steps == tenth, 1] for tenth in range(10)]
             found[f"{self.names[pid]} ({pid})"] = {
                 "rss_mib": round(float(np.median(half[:, 1])) / _MIB, 1),
-                "mib_per_1000_steps": round(float(slope), 2),
+                "mib_per_1000_steps": round(theil_sen(half) * 1000 / _MIB, 2),
+                "rss_mib_by_tenth": [round(float(np.median(tenth)) / _MIB, 1) for tenth in tenths if len(tenth)],
             }
         return dict(sorted(found.items(), key=lambda item: -item[1]["mib_per_1000_steps"]))
+
+
+def theil_sen(points: np.ndarray) -> float:
+    """Median slope between any two of the points `[n, 2]`, which a short peak does not move."""
+    first, second = np.triu_indices(len(points), 1)
+    dx, dy = (points[second] - points[first]).T
+    return float(np.median(dy[dx > 0] / dx[dx > 0]))
 
 
 def name_of(process: psutil.Process) -> str:
@@ -75,7 +94,10 @@ def name_of(process: psutil.Process) -> str:
         return process.name()
     if line[0].startswith("ray::"):
         return line[0].split()[0].split(".")[0]
-    return next((part for part in line if "relax_engine" in part), Path(line[0]).name)
+    if process.pid == os.getpid():
+        return "driver"
+    module = re.search(r"relax_engine(?:\.\w+)+", " ".join(line))
+    return module.group() if module else Path(line[0]).name
 
 
 def soak(steps: int) -> dict[str, Any]:

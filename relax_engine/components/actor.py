@@ -205,14 +205,14 @@ class Actor(Role):
 
     def _train(self, reader: PartitionReader, rollout_id: int) -> PartitionOutcome:
         """All optimizer steps of the partition; on shared devices the critic's turn comes after the actor's."""
-        before = len(self.phases)
+        started = time.time()
         targets = CriticTargets() if self.has_critic and computes_in_process(self.config) else None
         update = not self.has_critic or trains_actor(self.config, rollout_id)
         outcome = self.trainer.train(reader, self.version, update=update, targets=targets)
         if targets is not None:
             targets.send(self.stream, f"train_{rollout_id}")
         self._train_seconds = sum(
-            phase.end - phase.start for phase in self.phases[before:] if phase.name in ("train", "optimizer")
+            phase.end - phase.start for phase in self.phases_since(started) if phase.name in ("train", "optimizer")
         )
         if outcome.recorded_steps:
             write_steps(self.args.save_debug_train_data, self.step, outcome.recorded_steps)

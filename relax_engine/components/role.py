@@ -23,6 +23,9 @@ from relax_engine.stream.client import StreamClient
 from relax_engine.utils.stacks import sample_stacks
 from relax_engine.utils.waits import current_waits
 
+PHASES_KEPT = 20_000
+"""Phases that a role remembers: a few megabytes, whatever the length of the run."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoleContext:
@@ -67,7 +70,7 @@ class Role:
         self.config = context.config
         self.args = context.config.flat
         self.step = context.start_step
-        self.phases: list[Phase] = []
+        self.phases: deque[Phase] = deque(maxlen=PHASES_KEPT)
         self._stop = threading.Event()
         self._events: deque[dict[str, Any]] = deque()
         self._progressed = time.time()
@@ -121,8 +124,12 @@ class Role:
         return events
 
     def outcome(self) -> dict[str, Any]:
-        """What `run` returns: its phases, and whether it ended because it was asked to."""
-        return {"phases": self.phases, "stopped": self.stopping}
+        """What `run` returns: its latest phases, and whether it ended because it was asked to."""
+        return {"phases": list(self.phases), "stopped": self.stopping}
+
+    def phases_since(self, start: float) -> list[Phase]:
+        """The phases that began at `start` (seconds since the epoch) or later."""
+        return [phase for phase in self.phases if phase.start >= start]
 
     def emit(self, kind: str, **values: Any) -> None:
         """Tell the controller that something happened."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -214,9 +215,9 @@ class Rollout(Role):
 
     async def finish(self) -> dict[str, Any]:
         """Evaluate the final weights where asked for, once training has ended."""
-        before = len(self.phases)
+        started = time.time()
         await self.evaluator.start_if_due(self.context.num_steps, wait=True)
-        return {"phases": self.phases[before:]}
+        return {"phases": self.phases_since(started)}
 
     async def close(self) -> None:
         """End whatever `setup` and `run` started, the last first."""

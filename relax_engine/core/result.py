@@ -30,7 +30,8 @@ class RunResult:
         losses: Loss of each step.
         staleness_histogram: Trained samples by lag in weight versions.
         logprob_max_abs_diff: Largest engine-trainer log-prob difference under equal weights.
-        phase_seconds: Seconds of this call in which `role/phase` was under way, requests at the same time counted once.
+        phase_seconds: Seconds of this call in which `role/phase` was under way, requests at the same time counted once;
+            of a long run, over the last phases that a role remembers.
         wall_seconds: Duration of this call's training loop, without starting and ending the roles.
     """
 
