@@ -165,7 +165,7 @@ def soak(steps: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--limit", type=float, default=16.0, help="MiB per 1,000 steps that a process may grow by")
+    parser.add_argument("--limit", type=float, default=8.0, help="MiB per 1,000 steps that a process may grow by")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/soak.json")
     args = parser.parse_args()
     result = soak(args.steps)

@@ -20,9 +20,8 @@ from torch import Tensor
 _CHUNK = 1 << 22
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
-_CACHED = 1 << 20
-"""Bytes that are still in a cache when they are copied after they were hashed, and enough for a copy that passes the
-caches by, which spares reading the target."""
+_CACHED = 1 << 19
+"""Bytes that are still in a core's own cache when they are copied after they were hashed."""
 
 
 def algorithm_for(device: torch.device) -> str:

@@ -127,7 +127,7 @@ async def serves_nothing(engine: EngineProcess, version: int) -> None:
     async with EngineClient(engine.url, timeout_s=10) as client:
         assert (await client.model_info())["weight_version"] != str(version)
         with pytest.raises(EngineDeadlineError):
-            await client.generate([1, 2, 3], {"max_new_tokens": 2}, deadline_s=0.2)
+            await client.generate([1, 2, 3], {"max_new_tokens": 2}, deadline_s=0.5)
 
 
 async def storm(fleet: Fleet, named: list[tuple[str, Tensor]], store: Path, faults: list[str | None]) -> Counter[str]:
