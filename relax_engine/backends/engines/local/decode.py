@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relax_engine.backends.engines.local.attention import BagAttention, MatmulAttention, SharedPrefixes, uses_bags
-from relax_engine.backends.engines.local.decoder import Arena, Decoder, Workspace
+from relax_engine.backends.engines.local.compiled import CompiledLayers, compiles
+from relax_engine.backends.engines.local.decoder import Arena, Decoder
 from relax_engine.backends.engines.local.kv_cache import KVCache
+from relax_engine.backends.engines.local.layers import Layers, TensorLayers
 from relax_engine.backends.engines.local.request import Request
 from relax_engine.backends.engines.local.rng import uniforms
 from relax_engine.backends.engines.local.sampling import RowSampling, sample
@@ -75,35 +76,30 @@ class DecodePlan:
         stops: StopTable,
         previous: Tensor,
     ) -> None:
-        arch, count, device = decoder.arch, len(rows), decoder.device
-        self.decoder, self.cache, self.sampling, self.stops = decoder, cache, sampling, stops
-        low = min(request.start for request in rows) // BUCKET * BUCKET
+        count, vocab, device = len(rows), decoder.arch.vocab_size, decoder.device
+        self.cache, self.sampling, self.stops = cache, sampling, stops
         self.high = min((cache.cursor // BUCKET + 1) * BUCKET, cache.columns)
         self._first = cache.cursor
-        self.ws = Workspace(arch, count, arena, dtype=decoder.dtype, device=device)
-        self.probs = arena.get("probs", (count, arch.vocab_size), torch.float32, device)
-        self.cdf = arena.get("cdf", (count, arch.vocab_size), torch.float32, device)
-        attention = BagAttention if uses_bags(decoder.dtype, device) else MatmulAttention
-        # Rows admitted together with the same prefix hold copies of it in the same columns; the column of
-        # `first_column` is the prefix's last.
-        shared = SharedPrefixes.of([(r.first_column, r.admitted) for r in rows], [r.first_column + 1 for r in rows])
-        self._attend = attention(cache, shared, low, self.high)
-        self._bias_rows = cache.bias[: count * arch.num_kv_heads, 0]
+        self.probs = arena.get("probs", (count, vocab), torch.float32, device)
+        self.cdf = arena.get("cdf", (count, vocab), torch.float32, device)
+        self._layers: Layers
+        if compiles(decoder.dtype, device):
+            self._layers = CompiledLayers(decoder, cache, arena, rows)
+        else:
+            low = min(request.start for request in rows) // BUCKET * BUCKET
+            self._layers = TensorLayers(decoder, cache, arena, rows, low, self.high)
         self._out_tokens, self._out_log_probs = cache.out_tokens[:count], cache.out_log_probs[:count]
-        starts = torch.tensor([request.start for request in rows], device=device)
-        self._ropes = [decoder.rope(column - starts, cache.columns) for column in range(cache.cursor, self.high)]
         self._uniforms = torch.from_numpy(output_uniforms(rows, range(cache.cursor, self.high))).to(device)
         self.tokens = previous
 
     def step(self) -> bool:
         """One token for every row; True when some row drew a stop token."""
         column = self.cache.cursor
-        index = column - self._first
-        self._bias_rows.select(1, column).zero_()
-        self.decoder.forward(self.ws, self.tokens.view(-1), self._ropes[index], self._attend)
-        logits = self.decoder.workspace_head(self.ws)
+        logits = self._layers(self.tokens.view(-1))
         self.stops.hold_back(logits, column)
-        self.tokens, log_probs = sample(logits, self._uniforms[index], self.sampling, self.probs, self.cdf)
+        self.tokens, log_probs = sample(
+            logits, self._uniforms[column - self._first], self.sampling, self.probs, self.cdf
+        )
         self._out_tokens.select(1, column).copy_(self.tokens.view(-1))
         self._out_log_probs.select(1, column).copy_(log_probs.view(-1))
         self.cache.cursor = column + 1

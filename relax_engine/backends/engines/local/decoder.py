@@ -78,13 +78,17 @@ class Decoder:
         self._inverse = inverse_frequencies(arch)
         self._rope = torch.empty(0, arch.head_dim // 2, dtype=torch.complex64, device=device)
 
-    def rope(self, positions: Tensor, length: int) -> Tensor:
-        """Rotations `[rows, 1, 1, head_dim / 2]` (complex64) of int64 `positions`, all below `length`."""
+    def rotations(self, length: int) -> Tensor:
+        """Rotations `[n, head_dim / 2]` (complex64) of positions 0 to n - 1, n >= `length`."""
         if length > self._rope.shape[0]:
             size = min(self.arch.context_length, max(1024, 2 * length))
             angles = torch.outer(torch.arange(max(size, length)).float(), self._inverse)
             self._rope = torch.polar(torch.ones_like(angles), angles).to(self.device)
-        return self._rope.index_select(0, positions).view(-1, 1, 1, self.arch.head_dim // 2)
+        return self._rope
+
+    def rope(self, positions: Tensor, length: int) -> Tensor:
+        """Rotations `[rows, 1, 1, head_dim / 2]` (complex64) of int64 `positions`, all below `length`."""
+        return self.rotations(length).index_select(0, positions).view(-1, 1, 1, self.arch.head_dim // 2)
 
     def _rms(self, x: Tensor, norm: Tensor, scale: Tensor, out: Tensor) -> None:
         """Root-mean-square normalisation of the last dimension; the weight lives in the next matrix."""
@@ -121,8 +125,3 @@ class Decoder:
         h = torch.empty_like(states)
         self._rms(states, torch.empty_like(scale), scale, h)
         return self.weights.head(h).float()
-
-    def workspace_head(self, ws: Workspace) -> Tensor:
-        """Logits float32 `[rows, vocab]` of `ws.x`."""
-        self._rms(ws.x, ws.norm, ws.scale, ws.h)
-        return self.weights.head(ws.h).float()

@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 
 from relax_engine.backends.engines.local.arch import load_architecture
-from relax_engine.backends.engines.local.attention import key_block
+from relax_engine.backends.engines.local.compiled import compiles
 from relax_engine.backends.engines.local.decoder import Decoder
 from relax_engine.backends.engines.local.errors import BadRequestError, EngineError
+from relax_engine.backends.engines.local.kernels import KEY_BLOCK
 from relax_engine.backends.engines.local.kv_cache import KVCache
 from relax_engine.backends.engines.local.request import Batch, Request
 from relax_engine.backends.engines.local.scheduler import Scheduler
@@ -96,7 +97,7 @@ class LocalEngine:
         with torch.inference_mode():
             weights = fuse(self.arch, self.raw, dtype=self.dtype, device=self.device)
             decoder = Decoder(self.arch, weights, dtype=self.dtype, device=self.device)
-            block = key_block(self.dtype, self.device)
+            block = KEY_BLOCK if compiles(self.dtype, self.device) else None
             cache = KVCache(self.arch, total, block=block, dtype=self.dtype, device=self.device)
         self.scheduler = Scheduler(
             decoder,

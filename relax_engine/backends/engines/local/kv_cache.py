@@ -15,31 +15,22 @@ from torch import Tensor
 
 from relax_engine.backends.engines.local.arch import Architecture
 
-NEGATIVE = float("-inf")
-
 
 class KVCache:
     """Preallocated pools of `total_tokens` tokens per layer, viewed as `rows` x `columns`.
 
-    Keys are stored transposed and in blocks of `block` columns, `[blocks, rows, kv, dim, block]`, values as
-    `[rows, kv, columns, dim]`. `bias` `[rows * kv, 1, columns]` is 0 where a row has a token and -inf elsewhere;
-    it is the attention mask.
+    Keys are stored transposed in blocks of columns, `[rows, kv, blocks, dim, block]`, so that a product with a query
+    runs through memory in order; values as `[rows, kv, columns, dim]`.
     """
 
     def __init__(
-        self,
-        arch: Architecture,
-        total_tokens: int,
-        *,
-        block: int | None,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, arch: Architecture, total_tokens: int, *, block: int | None, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """`block` None makes one block of all columns; the size is rounded up to hold one row of `total_tokens`."""
+        """`block` divides 16, or None makes one block of all columns; the size is rounded up to hold one row of
+        `total_tokens`."""
         self.arch, self.dtype, self.device = arch, dtype, device
-        self._fixed_block = block
+        self._fixed_block, self.block = block, block or 0
         self.total_tokens = self.padded_columns(total_tokens)
-        self.block = block or 0
         self._elements = self.total_tokens * arch.num_kv_heads * arch.head_dim
         self._pools: list[Tensor] = []
         self.keys: list[Tensor] = []
@@ -48,10 +39,9 @@ class KVCache:
         self.cursor = 0
         self.allocate()
 
-    def padded_columns(self, columns: int) -> int:
-        """The smallest row length >= `columns`: whole blocks, or 16 modulo 32 (powers of two collide in cache sets)."""
-        if self._fixed_block is not None:
-            return -(-columns // self._fixed_block) * self._fixed_block
+    @staticmethod
+    def padded_columns(columns: int) -> int:
+        """The smallest row length >= `columns` that is 16 modulo 32: powers of two collide in cache sets."""
         return (max(columns, 16) + 15) // 32 * 32 + 16
 
     @property
@@ -86,13 +76,10 @@ class KVCache:
         used = rows * columns * kv * dim
         layers = self.arch.num_layers
         self.block = self._fixed_block or columns
-        if columns % self.block:
-            raise ValueError(f"{columns} columns are not a multiple of the block of {self.block}")
-        shape = (columns // self.block, rows, kv, dim, self.block)
+        shape = (rows, kv, columns // self.block, dim, self.block)
         self.keys = [self._pools[i][:used].view(shape) for i in range(layers)]
         self.values = [self._pools[layers + i][:used].view(rows, kv, columns, dim) for i in range(layers)]
         self.rows, self.columns = rows, columns
-        self.bias = torch.full((rows * kv, 1, columns), NEGATIVE, dtype=self.dtype, device=self.device)
         self.out_tokens = torch.zeros(rows, columns, dtype=torch.int64, device=self.device)
         self.out_log_probs = torch.zeros(rows, columns, dtype=torch.float32, device=self.device)
 
@@ -102,26 +89,23 @@ class KVCache:
         Returns the shift that was added to every column.
         """
         high, shift = self.cursor, target - low
-        keys = [self._key_columns(layer, slice(0, active), low, high) for layer in range(self.arch.num_layers)]
+        keys = [self._key_columns(layer, active, low, high) for layer in range(self.arch.num_layers)]
         values = [v[:active, :, low:high].clone() for v in self.values]
-        kv = self.arch.num_kv_heads
-        bias = self.bias[: active * kv, :, low:high].clone()
         tokens, log_probs = self.out_tokens[:active, low:high].clone(), self.out_log_probs[:active, low:high].clone()
         self.layout(rows, columns)
         span = slice(low + shift, high + shift)
         for index in range(self.arch.num_layers):
             self._store_keys(index, slice(0, active), span.start, keys[index])
             self.values[index][:active, :, span] = values[index]
-        self.bias[: active * kv, :, span] = bias
         self.out_tokens[:active, span], self.out_log_probs[:active, span] = tokens, log_probs
         self.cursor = high + shift
         return shift
 
-    def _key_columns(self, layer: int, rows: slice, low: int, high: int) -> Tensor:
-        """A copy of the keys of `rows`, columns `[low, high)`: `[rows, kv, dim, high - low]`."""
+    def _key_columns(self, layer: int, count: int, low: int, high: int) -> Tensor:
+        """A copy of the keys of the first `count` rows, columns `[low, high)`: `[count, kv, dim, high - low]`."""
         first, last = low // self.block, (high - 1) // self.block + 1
-        columns = torch.cat(list(self.keys[layer][first:last, rows]), dim=-1)
-        return columns[..., low - first * self.block : high - first * self.block]
+        columns = self.keys[layer][:count, :, first:last].transpose(2, 3).flatten(3)
+        return columns[..., low - first * self.block : high - first * self.block].clone()
 
     def _store_keys(self, layer: int, rows: slice, low: int, keys: Tensor) -> None:
         """Write `keys` `[rows, kv, dim, n]` to columns `[low, low + n)`."""
@@ -129,7 +113,7 @@ class KVCache:
         for block in range(low // self.block, (high - 1) // self.block + 1):
             base = block * self.block
             first, last = max(low, base), min(high, base + self.block)
-            self.keys[layer][block, rows, :, :, first - base : last - base] = keys[..., first - low : last - low]
+            self.keys[layer][rows, :, block, :, first - base : last - base] = keys[..., first - low : last - low]
 
     def move_rows(self, source: Sequence[int], target: Sequence[int], low: int) -> None:
         """Copy columns `[low, cursor)` of rows `source` to rows `target` (disjoint)."""
@@ -137,11 +121,9 @@ class KVCache:
         dst = torch.tensor(target, device=self.device)
         span = slice(low, self.cursor)
         for keys, values in zip(self.keys, self.values, strict=True):
-            for block in keys[low // self.block : (self.cursor - 1) // self.block + 1]:
-                block[dst] = block[src]
+            used = slice(low // self.block, (self.cursor - 1) // self.block + 1)
+            keys[dst, :, used] = keys[src, :, used]
             values[dst, :, span] = values[src, :, span]
-        bias = self.bias.view(self.rows, -1, self.columns)
-        bias[dst] = bias[src]
         self.out_tokens[dst, span] = self.out_tokens[src, span]
         self.out_log_probs[dst, span] = self.out_log_probs[src, span]
 
@@ -155,10 +137,3 @@ class KVCache:
         span = slice(self.cursor - keys.shape[-1], self.cursor)
         self._store_keys(layer, rows, span.start, keys.index_select(0, owner))
         self.values[layer][rows, :, span] = values.index_select(0, owner)
-
-    def open_rows(self, first_row: int, starts: Tensor) -> None:
-        """Unmask `[start, cursor)` of rows `first_row...` and mask the rest; `starts` int64 `[rows]`."""
-        columns = torch.arange(self.columns, device=self.device)
-        valid = (columns >= starts[:, None]) & (columns < self.cursor)
-        rows = self.bias.view(self.rows, -1, self.columns)[first_row : first_row + starts.shape[0]]
-        rows.copy_(torch.where(valid, 0.0, NEGATIVE)[:, None].to(rows.dtype))

@@ -223,8 +223,6 @@ class Scheduler:
                 self._store(first_row, members, [owner[i] - block.start for i in members], result)
         if first_row is None:
             return
-        starts = torch.tensor([request.start for request in requests], device=device)
-        self.cache.open_rows(first_row, starts)
         states = torch.cat(hidden).index_select(0, torch.tensor(owner, device=device))
         self._first_outputs(requests, first_row, self.decoder.head(states))
 
