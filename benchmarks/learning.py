@@ -3,11 +3,12 @@
     python benchmarks/learning.py                          # every algorithm, in colocate mode
     python benchmarks/learning.py --study modes            # GRPO in every mode
     python benchmarks/learning.py --study staleness        # naive PPO, TIS and decoupled PPO at lags 0, 1, 2, 4, 8
-    python benchmarks/learning.py --only gspo ppo --steps 20
+    python benchmarks/learning.py --only gspo ppo --steps 20 --seeds 0 1 2
 
 The task is `examples/tiny_math`: a Qwen3 of 0.8 M parameters that spells words backwards. A run is `--steps` steps of
 16 prompts x 8 samples through `relax_engine.train`, in a process of its own; *before* and *after* are the mean rewards
-of 512 held-out prompts x 4 responses at temperature 1. Data and starting model are made once, in `--work`. Runs whose
+of 512 held-out prompts x 4 responses at temperature 1. A seed has data, a starting model and runs of its own; a table
+shows means over the seeds that all its rows have. Data and starting models are made once, in `--work`. Runs whose
 settings have not changed are taken from `--out`, which gets each run as it ends; `--fresh` runs them again.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -105,17 +107,21 @@ class Run:
 
 
 def runs(studies: list[str], only: list[str]) -> Iterator[Run]:
-    """The runs of the chosen studies, those named in `only` if any are."""
+    """The runs of the chosen studies; if `only` has names, those of that algorithm, mode, correction or whole name."""
+
+    def wanted(*names: str) -> bool:
+        return not only or any(name in only for name in names)
+
     for name, flags in ALGORITHMS.items() if "algorithms" in studies else ():
         algorithm = name.partition(",")[0]
-        if not only or algorithm in only:
+        if wanted(algorithm, name):
             yield Run("algorithms", name, {"advantage_estimator": algorithm, **flags})
     for name, flags in MODES.items() if "modes" in studies else ():
-        if not only or name in only:
+        if wanted(name):
             yield Run("modes", name, {**CLIP, **CENTRED, **flags})
     for name, flags in CORRECTIONS.items() if "staleness" in studies else ():
         for lag in LAGS:
-            if not only or name in only:
+            if wanted(name, f"{name}, lag {lag}"):
                 yield Run(
                     "staleness", f"{name}, lag {lag}", {**CLIP, **CENTRED, **ASYNC, **flags, "max_staleness": lag}
                 )
@@ -201,9 +207,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     studies = ("algorithms", "modes", "staleness")
     parser.add_argument("--study", nargs="+", choices=studies, default=["algorithms"])
-    parser.add_argument("--only", nargs="+", default=[], help="algorithms, modes or corrections to run")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        help="algorithms, modes, corrections, or whole names of runs",
+    )
     parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--fresh", action="store_true", help="run again what is in --out already")
     parser.add_argument("--work", type=Path, default=ROOT / "build/learning")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/learning.json")
@@ -213,16 +224,14 @@ def main() -> None:
     if args.one:
         return run_one(args.one)
     results = json.loads(args.out.read_text()) if args.out.exists() else {"runs": {}}
-    done: list[str] = []
-    for run in runs(args.study, args.only):
-        key = f"{run.study}: {run.name}"
-        settings = run.settings(args.steps, args.seed)
+    for run, seed in itertools.product(runs(args.study, args.only), args.seeds):
+        key = f"{run.study}: {run.name}, seed {seed}"
+        settings = run.settings(args.steps, seed)
         old = results["runs"].get(key)
         if args.fresh or old is None or old["settings"] != settings:
-            results["runs"][key] = {"settings": settings, **in_a_process(settings, args)}
+            results["runs"][key] = {"settings": settings, **in_a_process(settings, args.work, seed)}
             args.out.parent.mkdir(parents=True, exist_ok=True)
             args.out.write_text(json.dumps(results, indent=1) + "\n")
-        done.append(key)
     for study in args.study:
         print(table(study, results["runs"]))
     if "staleness" in args.study:
@@ -230,12 +239,12 @@ def main() -> None:
         args.plot.write_text(plot(results["runs"]))
 
 
-def in_a_process(settings: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+def in_a_process(settings: dict[str, Any], work: Path, seed: int) -> dict[str, Any]:
     """Prepare, run and evaluate in a fresh interpreter; its output goes to a log beside the run."""
-    args.work.mkdir(parents=True, exist_ok=True)
+    work.mkdir(parents=True, exist_ok=True)
     name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
-    request, log = args.work / f"{name}.json", args.work / f"{name}.log"
-    request.write_text(json.dumps({"settings": settings, "work": str(args.work), "name": name, "seed": args.seed}))
+    request, log = work / f"{name}.json", work / f"{name}.log"
+    request.write_text(json.dumps({"settings": settings, "work": str(work), "name": name, "seed": seed}))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "TOKENIZERS_PARALLELISM": "false"}
     with log.open("w") as output:
         code = subprocess.run(
@@ -260,34 +269,58 @@ def run_one(request: Path) -> None:
     request.write_text(json.dumps(asked))
 
 
+def by_name(study: str, results: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The runs of one study by name, in the order of its table, over the seeds that all of them have.
+
+    Seeds start from different models, so means over different seeds could not be compared.
+    """
+    found: dict[str, dict[str, dict[str, Any]]] = {run.name: {} for run in runs([study], [])}
+    for key, outcome in results.items():
+        name, _, seed = key.removeprefix(f"{study}: ").rpartition(", seed ")
+        if key.startswith(f"{study}: ") and name in found:
+            found[name][seed] = outcome
+    present = {name: seeds for name, seeds in found.items() if seeds}
+    shared = set.intersection(*(set(seeds) for seeds in present.values())) if present else set()
+    return {name: [seeds[seed] for seed in sorted(shared)] for name, seeds in present.items() if shared}
+
+
+def sampled(runs_of_seeds: list[dict[str, Any]]) -> list[float]:
+    """Held-out reward after training, for each seed."""
+    return [run["after"]["sampled"] for run in runs_of_seeds]
+
+
 def table(study: str, results: dict[str, Any]) -> str:
-    """One study as a Markdown table."""
-    chosen = {key.partition(": ")[2]: run for key, run in results.items() if key.startswith(f"{study}: ")}
+    """One study as a Markdown table of means over seeds."""
     lines = [
-        f"| {study} | sampled before -> after | gain | greedy before -> after | reward, last 10 steps | mean lag |",
-        "|---|---|---|---|---|---|",
+        f"| {study} | seeds | sampled before -> after | gain | greedy before -> after | last 10 steps | mean lag |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for name, run in chosen.items():
-        before, after = run["before"], run["after"]
+    for name, found in by_name(study, results).items():
+        before, after, greedy_before, greedy, last, lag = (
+            statistics.mean(values)
+            for values in (
+                [run["before"]["sampled"] for run in found],
+                sampled(found),
+                [run["before"]["greedy"] for run in found],
+                [run["after"]["greedy"] for run in found],
+                [statistics.mean(run["reward_curve"][-10:]) for run in found],
+                [run["mean_lag"] for run in found],
+            )
+        )
         lines.append(
-            f"| {name} | {before['sampled']:.3f} -> {after['sampled']:.3f} "
-            f"| {after['sampled'] - before['sampled']:+.3f} "
-            f"| {before['greedy']:.3f} -> {after['greedy']:.3f} | {statistics.mean(run['reward_curve'][-10:]):.3f} "
-            f"| {run['mean_lag']:.2f} |"
+            f"| {name} | {len(found)} | {before:.3f} -> {after:.3f} | {after - before:+.3f} "
+            f"| {greedy_before:.3f} -> {greedy:.3f} | {last:.3f} | {lag:.2f} |"
         )
     return "\n".join(lines) + "\n"
 
 
 def plot(results: dict[str, Any]) -> str:
-    """Held-out reward over the lag, one line for each correction, as SVG."""
+    """Held-out reward over the lag, as SVG: a line through the means of each correction, a point for each seed."""
     width, height, margin = 560, 320, 48
     colours = dict(zip(CORRECTIONS, ("#b3261e", "#0b57d0", "#146c2e"), strict=True))
+    found = by_name("staleness", results)
     points = {
-        name: [
-            (index, results[key]["after"]["sampled"])
-            for index, lag in enumerate(LAGS)
-            if (key := f"staleness: {name}, lag {lag}") in results
-        ]
+        name: [(index, sampled(found[key])) for index, lag in enumerate(LAGS) if (key := f"{name}, lag {lag}") in found]
         for name in CORRECTIONS
     }
 
@@ -306,7 +339,10 @@ def plot(results: dict[str, Any]) -> str:
     parts.append(f"<text x='{width / 2}' y='{height - 8}' text-anchor='middle'>largest lag in weight versions</text>")
     parts.append(f"<text x='{margin}' y='20'>held-out reward after training</text>")
     for row, (name, line) in enumerate(points.items()):
-        path = " ".join("{:.1f},{:.1f}".format(*place(*point)) for point in line)
+        path = " ".join("{:.1f},{:.1f}".format(*place(index, statistics.mean(values))) for index, values in line)
+        for index, values in line:
+            for x, y in (place(index, value) for value in values):
+                parts.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2.5' fill='{colours[name]}'/>")
         parts.append(f"<polyline fill='none' stroke='{colours[name]}' stroke-width='2' points='{path}'/>")
         parts.append(f"<text x='{width - margin - 80}' y='{40 + 16 * row}' fill='{colours[name]}'>{name}</text>")
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -69,7 +69,7 @@ class PolicyLoss:
     def columns(self) -> tuple[str, ...]:
         names = ["loss_masks", "loss_weights", "advantages", "rollout_log_probs", *self.spec.loss_columns]
         names += self.spec.stage_columns
-        if not self.true_on_policy and not self._old_is_rollout:
+        if not self.true_on_policy and not self.compares_with_sampler:
             names.append("log_probs")
         if self.settings.tis_batch_normalize:
             names.append("tis_mean")
@@ -155,13 +155,14 @@ class PolicyLoss:
         return loss, metrics
 
     @property
-    def _old_is_rollout(self) -> bool:
+    def compares_with_sampler(self) -> bool:
+        """Whether the old policy is the one that sampled, as the engine reported its log-probs."""
         return self.settings.use_rollout_logprobs or self.spec.ratio_to_behaviour
 
     def _terms(self, log_probs: Tensor, inputs: LossInputs) -> PolicyTerms:
         masked = inputs.columns["loss_masks"] == 0
         current = log_probs.masked_fill(masked, 0.0)
-        if self._old_is_rollout:
+        if self.compares_with_sampler:
             old = inputs.columns["rollout_log_probs"].masked_fill(masked, 0.0)
         elif self.true_on_policy:
             old = current.detach()

@@ -8,6 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+OLD_POLICY_FLAGS = (
+    "use_tis",
+    "use_decoupled_ppo",
+    "custom_tis_function_path",
+    "true_on_policy_mode",
+    "keep_old_actor",
+)
+"""Each says by itself what stale samples are compared with."""
+
 
 def derived_defaults(flat: dict[str, Any]) -> dict[str, Any]:
     """The fields to fill in, given all values with None (or the plain default) where nothing was set."""
@@ -36,9 +45,22 @@ def derived_defaults(flat: dict[str, Any]) -> dict[str, Any]:
         derived["debug_train_only"] = True
     if flat["max_tokens_per_gpu"] is not None:
         derived["use_dynamic_batch_size"] = True
+    if _trains_stale_in_process(flat) and not any(flat[name] for name in OLD_POLICY_FLAGS):
+        derived["use_rollout_logprobs"] = True
     if flat["experiment_name"] == "default" and flat["tb_experiment_name"] is not None:
         derived["experiment_name"] = flat["tb_experiment_name"]
     return derived
+
+
+def _trains_stale_in_process(flat: dict[str, Any]) -> bool:
+    """Whether the actor computes old log-probs itself, when it trains, for samples of older weights.
+
+    They would be those of the weights it trains, as if the samples were fresh.
+    """
+    if flat["fully_async"] or flat["loss_type"] in ("sft", "dpo", "seq_cls"):
+        return False
+    ahead = flat["max_staleness"] > 0 and (flat["hybrid"] or flat["partial_rollout"])
+    return bool(ahead or flat["update_weights_interval"] > 1)
 
 
 def _batch_sizes(flat: dict[str, Any], samples: int) -> dict[str, Any]:

@@ -128,7 +128,8 @@ def _steps(
 def _loss(config: RunConfig, batch: Any, columns: dict[str, np.ndarray]) -> float | None:
     """The objective before the first update, where the current policy is the one of the recorded log-probs.
 
-    None where it takes more of the model than these: entropies, log-probs of a teacher's choice, or a user's loss.
+    None where it takes more of the model than these: entropies, log-probs of a teacher's choice, a user's loss, or the
+    ratio to the policy that sampled stale rows where nobody computed the current policy's log-probs.
     """
     import torch
 
@@ -143,6 +144,8 @@ def _loss(config: RunConfig, batch: Any, columns: dict[str, np.ndarray]) -> floa
         return None
     values = {name: column.values for name, column in batch.items()} | columns
     tensors = {name: torch.from_numpy(np.array(value)) for name, value in values.items() if value.dtype != object}
+    if "log_probs" not in tensors and config.staleness_bound > 0 and loss.compares_with_sampler:
+        return None
     current = tensors["log_probs" if "log_probs" in tensors else "rollout_log_probs"]
     offsets = torch.from_numpy(np.array(batch["loss_masks"].offsets))
     total, _ = loss(current, None, LossInputs(tensors, offsets, torch.from_numpy(batch["tokens"].lengths)))

@@ -110,7 +110,9 @@ class Algorithm(Section):
     """Subtract the group's mean reward but do not divide by its standard deviation (Dr. GRPO)."""
 
     use_rollout_logprobs: bool = False
-    """Take the engine's log-probs as the old policy instead of recomputing them; excludes `--use-tis`."""
+    """Take the engine's log-probs as the old policy instead of recomputing them; excludes `--use-tis`. Default: on
+    where the actor would recompute them for stale samples with the weights it trains (hybrid, partial rollout), unless
+    another flag names the old policy."""
 
     use_decoupled_ppo: bool = False
     """Decoupled PPO: clip around the trainer's policy at the start of the step, whatever the age of the samples, and

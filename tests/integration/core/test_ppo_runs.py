@@ -135,3 +135,6 @@ def test_hybrid_keeps_the_critic_beside_the_actor(ray_cluster: None, tiny: Any, 
     assert losses[0] > losses[-1] > 0
     assert records[-1]["stream/trained"] == 3 * SAMPLES
     assert all(math.isfinite(record["train/loss"]) for record in records)
+    # Samples that waited for an update are compared with the weights that made them.
+    (stale,) = [record for record in records[1:] if record["rollout/staleness/min"] == 1][:1]
+    assert stale["train/ratio/max"] > 1 + 1e-5

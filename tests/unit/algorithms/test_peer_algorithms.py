@@ -1,8 +1,7 @@
 """Each algorithm against numbers computed by peers' own functions, through the public padded functions.
 
-Not compared, because nothing here claims to be the same: verl's geo_mean (GMPO), opo, remax and pass@k
-advantages and TRL's luspo on tokens are other algorithms; verl's `abs` is an estimator that no flag
-offers, and its `k3+` raises. verl's gpg is RLOO's loss, and TRL's luspo on sequences is GSPO's loss with token sums.
+verl's gpg is RLOO's loss, and TRL's luspo on sequences is GSPO's loss with token sums. What peers have and this package
+has not is in `test_peer_others`.
 """
 
 from __future__ import annotations

@@ -52,13 +52,6 @@ def test_slime_unbiased_kl(case: Case) -> None:
     assert_close(actual, padded(case["expected"]["kl"]))
 
 
-@cases("verl", "kl")
-def test_verl_kl(case: Case) -> None:
-    inputs = case["inputs"]
-    actual = kl_penalty(padded(inputs["log_prob"]), padded(inputs["ref_log_prob"]), inputs["kind"])
-    assert_close(actual, padded(case["expected"]["kl"]))
-
-
 @cases("slime", "policy_loss/ppo_clip")
 def test_slime_ppo_clip(case: Case) -> None:
     inputs, expected = case["inputs"], case["expected"]

@@ -81,6 +81,17 @@ def test_digest_follows_every_value() -> None:
         ({"hf_checkpoint": "/m"}, {"ref_load": "/m"}),
         ({"rollout_temperature": 0.7, "rollout_top_k": 5}, {"eval_temperature": 0.7, "eval_top_k": 5}),
         ({"eval_temperature": 0.0}, {"eval_temperature": 0.0}),
+        # Where the actor would recompute log-probs of stale samples with the weights it trains, the engine's are taken.
+        ({"hybrid": True, "max_staleness": 2}, {"use_rollout_logprobs": True}),
+        ({"max_staleness": 2, "partial_rollout": True}, {"use_rollout_logprobs": True}),
+        ({"update_weights_interval": 2}, {"use_rollout_logprobs": True}),
+        ({"hybrid": True}, {"use_rollout_logprobs": False}),
+        ({"max_staleness": 2}, {"use_rollout_logprobs": False}),  # colocate is on-policy whatever it says
+        ({"fully_async": True, "max_staleness": 2}, {"use_rollout_logprobs": False}),  # actor_fwd has older weights
+        ({"hybrid": True, "max_staleness": 2, "use_tis": True}, {"use_rollout_logprobs": False}),
+        ({"hybrid": True, "max_staleness": 2, "use_decoupled_ppo": True}, {"use_rollout_logprobs": False}),
+        ({"hybrid": True, "max_staleness": 2, "keep_old_actor": True}, {"use_rollout_logprobs": False}),
+        ({"hybrid": True, "max_staleness": 2, "true_on_policy_mode": True}, {"use_rollout_logprobs": False}),
         ({"save": "/s"}, {"run_dir": "/s"}),
         ({"experiment_name": "x"}, {"run_dir": "build/runs/x", "tb_experiment_name": "x"}),
         ({"tb_experiment_name": "y"}, {"run_dir": "build/runs/y", "experiment_name": "y"}),

@@ -181,6 +181,19 @@ def test_a_wrong_column_shows_where_it_matters(bundle: Path, column: str, quanti
     assert {d.quantity for d in replay(bundle) if d.largest > 1e-4} == quantities
 
 
+def test_the_loss_of_stale_rows_needs_log_probs_of_the_current_policy(bundle: Path) -> None:
+    """Where the ratio is to the engine's and nobody recomputed them, there is nothing to compare the loss with."""
+    file, template = bundle / "config.yaml", f"{bundle}/train_data/{{rollout_id}}.npz"
+    config = RunConfig.from_yaml(file).replace(use_rollout_logprobs=True)
+    for rollout_id in range(2):
+        steps = read_steps(template, rollout_id)
+        kept = [name for name in steps[0].batch if name != "log_probs"]
+        write_steps(template, rollout_id, [RecordedStep(step.batch.only(kept), step.metrics) for step in steps])
+    for flags, compared in (({}, True), ({"hybrid": True, "max_staleness": 1}, False)):
+        file.write_text(config.replace(**flags).to_yaml())
+        assert ("step 0 loss" in {difference.quantity for difference in replay(bundle)}) is compared
+
+
 def test_a_directory_that_is_no_bundle(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"no replay bundle.*--dump-details"):
         replay(tmp_path / "nothing")
