@@ -9,9 +9,9 @@ must agree. What is compared is samples per CPU-second of the *whole* system: th
 with driver, raylet, GCS, storage and controller processes.
 
 Each (repetition, system) runs in a Ray cluster of its own, one after the other, interleaved, so
-that no system pays for another's idle processes. The first pass of a mode warms it up and is not
-counted. Two payloads: `wide` is the package's own (ids and mask int64, 20 bytes per token), `compact`
-is what our producers hand over (ids int32, mask uint8, 9 bytes per token).
+that no system pays for another's idle processes; all have the engine's settings of Ray. The first
+pass of a mode warms it up and is not counted. Two payloads: `wide` is the package's own (ids and
+mask int64, 20 bytes per token), `compact` is what our producers hand over (ids int32, mask uint8, 9 bytes per token).
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from typing import Any
 
 import numpy as np
 import psutil
+
+from relax_engine.core.cluster import local_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 SYSTEMS: dict[str, tuple[str, ...]] = {
@@ -87,8 +89,8 @@ class Sums:
 class Producer:
     """Ray actor: holds the rows and sends them, one method per system."""
 
-    def __init__(self, count: int, batch: int, compact: bool) -> None:
-        self.rows, self.count, self.batch = make_rows(count, compact), count, batch
+    def __init__(self, count: int, batch: int, compact: bool, client: Any) -> None:
+        self.rows, self.count, self.batch, self.client = make_rows(count, compact), count, batch, client
 
     def bytes(self) -> int:
         return payload_bytes(self.rows)
@@ -96,22 +98,22 @@ class Producer:
     def _ranges(self) -> list[tuple[int, int]]:
         return [(start, min(start + self.batch, self.count)) for start in range(0, self.count, self.batch)]
 
-    def stream(self, client: Any, partition: str, one_by_one: bool) -> None:
+    def stream(self, partition: str, one_by_one: bool) -> None:
         if one_by_one:
             for start, stop in self._ranges():
-                client.put(partition, pack(self.rows, start, stop))
+                self.client.put(partition, pack(self.rows, start, stop))
         else:
-            puts = [client.put_nowait(partition, pack(self.rows, start, stop)) for start, stop in self._ranges()]
+            puts = [self.client.put_nowait(partition, pack(self.rows, start, stop)) for start, stop in self._ranges()]
             for put in puts:
                 put.rows()
-        client.seal(partition)
+        self.client.seal(partition)
 
     def transfer_queue(self, partition: str) -> None:
         import torch
         import transfer_queue
         from tensordict import TensorDict
 
-        if not hasattr(self, "client"):
+        if self.client is None:
             torch.set_num_threads(1)
             transfer_queue.init()
             self.client = transfer_queue.get_client()
@@ -150,25 +152,25 @@ class Producer:
 class Consumer:
     """Ray actor: receives batches and sums every value."""
 
-    def __init__(self, count: int, batch: int, compact: bool) -> None:
-        self.count, self.batch = count, batch
+    def __init__(self, count: int, batch: int, compact: bool, client: Any) -> None:
+        self.count, self.batch, self.client = count, batch, client
         self.types = (np.int32, np.float32, np.uint8) if compact else (np.int64, np.float32, np.int64)
 
     def ready(self) -> None:
         return None
 
-    def stream(self, client: Any, partition: str) -> dict[str, float]:
+    def stream(self, partition: str) -> dict[str, float]:
         sums = Sums()
-        for delivery, batch in client.deliveries("train", partition, (*FIELDS, "reward"), self.batch, ahead=32):
+        for delivery, batch in self.client.deliveries("train", partition, (*FIELDS, "reward"), self.batch, ahead=32):
             sums.add(delivery.num_rows, {name: column.values for name, column in batch.items()})
-        client.drop(partition)
+        self.client.drop(partition)
         return sums.result()
 
     def transfer_queue(self, partition: str) -> dict[str, float]:
         import torch
         import transfer_queue
 
-        if not hasattr(self, "client"):
+        if self.client is None:
             torch.set_num_threads(1)
             transfer_queue.init()
             self.client = transfer_queue.get_client()
@@ -245,7 +247,7 @@ def run_system(system: str, count: int, batch: int, units: int) -> list[dict[str
     records = []
     for mode in SYSTEMS[system]:
         name, order, width = mode.rsplit("_", 2)
-        args = (count, batch, width == "compact")
+        args = (count, batch, width == "compact", client)
         producer = ray.remote(num_cpus=0)(Producer).remote(*args)
         consumer = ray.remote(num_cpus=0)(Consumer).remote(*args)
         nbytes, _ = ray.get([producer.bytes.remote(), consumer.ready.remote()], timeout=120)
@@ -255,11 +257,10 @@ def run_system(system: str, count: int, batch: int, units: int) -> list[dict[str
                 place = f"{mode}_{label}_{number}"
                 if system == "shared_memory":
                     place = tempfile.mkdtemp(prefix="stream_bench_", dir="/dev/shm")
-                where = [place] if client is None else [client, place]
-                sent = getattr(producer, name).remote(*where, *([order == "sync"] if client is not None else []))
+                sent = getattr(producer, name).remote(place, *([order == "sync"] if client is not None else []))
                 if order != "pipe":
                     ray.get(sent, timeout=600)
-                sums, _ = ray.get([getattr(consumer, name).remote(*where), sent], timeout=600)
+                sums, _ = ray.get([getattr(consumer, name).remote(place), sent], timeout=600)
                 if system == "shared_memory":
                     shutil.rmtree(place)
                 elif system == "transfer_queue":
@@ -342,14 +343,7 @@ def main() -> int:
         records = run_system(options.system, options.rows, options.batch, options.units)
         print("RECORDS " + json.dumps(records))
         return 0
-    settings = {
-        "OMP_NUM_THREADS": "1",
-        "RAY_worker_niceness": "0",
-        "RAY_AUTH_MODE": "disabled",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "TQ_LOGGING_LEVEL": "ERROR",
-        "PYTHONPATH": str(ROOT),
-    }
+    settings = {**local_environment(), "TQ_LOGGING_LEVEL": "ERROR", "PYTHONPATH": str(ROOT)}
     records = []
     for repetition in range(options.repetitions):
         for system in SYSTEMS:

@@ -6,6 +6,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Sequence
+from threading import Lock
 
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
@@ -13,9 +14,12 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, ObjectLostErr
 from relax_engine.stream.columns import ColumnBatch
 from relax_engine.stream.delivery import Block, Delivery, Stored
 from relax_engine.stream.errors import BlockLostError, StreamTimeoutError
-from relax_engine.stream.payload import Payload, pack
+from relax_engine.stream.payload import Packer, Payload
 from relax_engine.stream.rpc import RETRY_S, ask
 from relax_engine.stream.spans import describe
+
+OBJECT_BYTES = 32 << 20
+"""Batches that wait for each other become one object up to this size; a larger batch is an object by itself."""
 
 
 class _Unlocated(Exception):
@@ -30,25 +34,28 @@ class BlockStore:
         self._units = list(units)
         self._prefix = uuid.uuid4().hex[:12]
         self._numbers = itertools.count()
-        self._recent: tuple[str, list[Payload]] | None = None
+        self._recent: tuple[str, Payload] | None = None
+        self._packer = Packer(OBJECT_BYTES)
+        self._packing = Lock()
 
     def write(self, partition: str, batches: Sequence[ColumnBatch]) -> tuple[Stored, ray.ObjectRef]:
         """Put batches into the object store as one object that a unit holds; returns it and the unit's answer."""
         number = next(self._numbers)
         unit = number % len(self._units)
-        ref = ray.put(pack(batches))
+        with self._packing:
+            ref = ray.put(self._packer.pack(batches))
         stored = Stored(f"{self._prefix}-{number}", unit, ref)
         return stored, self._units[unit].hold.remote(stored.key, partition, [ref], ref)
 
     def read(self, delivery: Delivery, deadline_s: float) -> dict[str, Payload]:
-        """The delivery's blocks, mapped from shared memory; the object read last is kept mapped.
+        """The objects that the delivery's blocks are part of, mapped; the one read last is kept mapped.
 
         Raises:
             BlockLostError: a block is gone with its producer and its storage unit.
             StreamTimeoutError: the object store did not answer in time.
         """
         end = time.monotonic() + deadline_s
-        found: dict[str, list[Payload]] = dict([self._recent] if self._recent else [])
+        found = dict([self._recent] if self._recent else [])
         absent = {block.stored: block for block in delivery.blocks.values() if block.stored not in found}
         if absent:
             try:
@@ -64,13 +71,13 @@ class BlockStore:
                     f"within {deadline_s:.1f} s"
                 ) from error
             self._recent = next(reversed(found.items()))
-        return {key: found[block.stored][block.part] for key, block in delivery.blocks.items()}
+        return found
 
     def forget(self) -> None:
         """Unmap the object read last."""
         self._recent = None
 
-    def _recover(self, delivery: Delivery, block: Block, end: float) -> list[Payload]:
+    def _recover(self, delivery: Delivery, block: Block, end: float) -> Payload:
         """Read one object, from its storage unit if its producer is gone."""
         reason: Exception = _Unlocated()
         if block.ref is not None:

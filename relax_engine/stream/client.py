@@ -82,8 +82,8 @@ class StreamClient(StreamCalls):
     ) -> PendingPut:
         """Start a put; its rows are promised only when `rows()` of the result has returned.
 
-        Puts of one client become visible in the order of the calls. Those that come while an
-        earlier one is being stored travel together (`outbox.py`).
+        Until then the batch's arrays must not change. Puts of one client become visible in the order
+        of the calls. Those that come while an earlier one is being stored travel together (`outbox.py`).
         """
         if batch.num_rows == 0:
             raise ValueError(f"put into {partition!r}: the batch has no rows")

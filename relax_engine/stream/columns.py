@@ -2,7 +2,7 @@
 
 A ragged column is one flat array of values plus row offsets (Arrow's large-list layout), a fixed
 column is one array with a row per sample. Both are plain NumPy buffers, so a batch crosses Ray's
-object store with one copy in and none out.
+object store without being pickled.
 """
 
 from __future__ import annotations
@@ -14,25 +14,36 @@ import numpy as np
 import pyarrow as pa
 
 
-@dataclass(frozen=True, slots=True)
 class Column:
     """One column of a batch.
 
     `values` has shape `[total, *tail]` with `offsets` of shape `[rows + 1]` (ragged), or
-    `[rows, *tail]` with `offsets=None` (fixed).
+    `[rows, *tail]` with `offsets=None` (fixed). Values that were given in parts are joined when
+    somebody first asks for them as one array; `write` never needs them joined. Until then the parts
+    are the caller's arrays: who changes them changes the column.
     """
 
-    values: np.ndarray
-    offsets: np.ndarray | None = None
+    __slots__ = ("_parts", "offsets")
+
+    def __init__(self, values: np.ndarray, offsets: np.ndarray | None = None) -> None:
+        self._parts = [values]
+        self.offsets = offsets
+
+    @classmethod
+    def _joined(cls, parts: Sequence[np.ndarray], lengths: Sequence[int] | np.ndarray | None) -> Column:
+        """At least one part of one type, in order; `lengths` of the rows if ragged."""
+        column = cls(parts[0])
+        column._parts = list(parts)
+        if lengths is not None:
+            column.offsets = np.zeros(len(lengths) + 1, np.int64)
+            np.cumsum(lengths, out=column.offsets[1:])
+        return column
 
     @classmethod
     def ragged(cls, rows: Sequence[np.ndarray | Sequence[float]], dtype: np.typing.DTypeLike) -> Column:
         """Pack `rows` of any lengths, zero included."""
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(row) for row in rows], out=offsets[1:])
-        parts = [np.asarray(row, dtype) for row in rows]
-        values = np.concatenate(parts) if parts else np.empty(0, dtype)
-        return cls(values, offsets)
+        parts = [np.asarray(row, dtype) for row in rows] or [np.empty(0, dtype)]
+        return cls._joined(parts, [len(row) for row in rows])
 
     @classmethod
     def fixed(cls, values: np.ndarray | Sequence[float], dtype: np.typing.DTypeLike | None = None) -> Column:
@@ -47,14 +58,38 @@ class Column:
             values[index] = row
         return cls(values)
 
+    def __reduce__(self) -> tuple[type[Column], tuple[np.ndarray, np.ndarray | None]]:
+        return Column, (self.values, self.offsets)
+
+    @property
+    def values(self) -> np.ndarray:
+        """All values as one array."""
+        if len(self._parts) > 1:
+            self._parts = [np.concatenate(self._parts)]
+        return self._parts[0]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of the values."""
+        return self._parts[0].dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of `values`."""
+        return (sum(map(len, self._parts)), *self._parts[0].shape[1:])
+
+    def write(self, out: np.ndarray) -> None:
+        """Copy the values into `out`, which has their type and shape."""
+        np.concatenate(self._parts, out=out)
+
     def __len__(self) -> int:
-        return len(self.values) if self.offsets is None else len(self.offsets) - 1
+        return self.shape[0] if self.offsets is None else len(self.offsets) - 1
 
     @property
     def nbytes(self) -> int:
         """Payload bytes, offsets included; objects without a size of their own count as one pointer."""
-        size = self.values.nbytes + (0 if self.offsets is None else self.offsets.nbytes)
-        if self.values.dtype == object:
+        size = sum(part.nbytes for part in self._parts) + (0 if self.offsets is None else self.offsets.nbytes)
+        if self.dtype == object:
             size += sum(getattr(value, "nbytes", 0) for value in self.values)
         return size
 
@@ -93,24 +128,18 @@ class Column:
         if consecutive:
             offsets = self.offsets[index[0] : index[-1] + 2]
             return Column(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
-        lengths = self.offsets[index + 1] - self.offsets[index]
-        offsets = np.zeros(len(index) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        parts = [self.row(int(i)) for i in index]
-        return Column(np.concatenate(parts) if parts else self.values[:0], offsets)
+        parts = [self.row(i) for i in index.tolist()] or [self.values[:0]]
+        return self._joined(parts, self.lengths[index])
 
     @classmethod
     def concat(cls, columns: Sequence[Column]) -> Column:
         """Rows of all columns in order; a single column comes back unchanged."""
         if len(columns) == 1:
             return columns[0]
-        values = np.concatenate([column.values for column in columns])
+        parts = [part for column in columns for part in column._parts]
         if columns[0].offsets is None:
-            return cls(values)
-        lengths = np.concatenate([column.lengths for column in columns])
-        offsets = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        return cls(values, offsets)
+            return cls._joined(parts, None)
+        return cls._joined(parts, np.concatenate([column.lengths for column in columns]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Condition
 
+from relax_engine.stream.blocks import OBJECT_BYTES
 from relax_engine.stream.columns import ColumnBatch
 from relax_engine.stream.delivery import PutItem
 from relax_engine.stream.errors import StreamTimeoutError
 
 _MAX_PARTS = 64
-_OBJECT_BYTES = 32 << 20
 _QUEUE_BYTES = 32 << 20
 _GRACE_S = 5.0
 
@@ -114,7 +114,7 @@ class Outbox:
         with self._changed:
             while self._queue and len(puts) < _MAX_PARTS:
                 put = self._queue[0]
-                if puts and (put.partition != puts[0].partition or size + put.item.nbytes > _OBJECT_BYTES):
+                if puts and (put.partition != puts[0].partition or size + put.item.nbytes > OBJECT_BYTES):
                     break
                 puts.append(self._queue.popleft())
                 size += put.item.nbytes

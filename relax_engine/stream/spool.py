@@ -20,7 +20,7 @@ class Spool:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    def write(self, partition: str, key: str, payload: list[Payload]) -> None:
+    def write(self, partition: str, key: str, payload: Payload) -> None:
         """Keep an object; it is there as a whole when this returns, and not at all before."""
         path = self._path(partition, key)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -29,11 +29,11 @@ class Spool:
             pickle.dump(payload, file, protocol=pickle.HIGHEST_PROTOCOL)
         os.replace(temporary, path)
 
-    def read(self, partition: str, key: str) -> list[Payload] | None:
+    def read(self, partition: str, key: str) -> Payload | None:
         """The object, None if it was never kept or its partition is gone."""
         try:
             with self._path(partition, key).open("rb") as file:
-                payload: list[Payload] = pickle.load(file)
+                payload: Payload = pickle.load(file)
         except FileNotFoundError:
             return None
         return payload

@@ -30,14 +30,14 @@ class StorageUnit:
 
     def __init__(self, spool: Path | None = None) -> None:
         self._incarnation = uuid.uuid4().hex
-        self._held: dict[str, tuple[str, list[Payload], ray.ObjectRef]] = {}
+        self._held: dict[str, tuple[str, Payload, ray.ObjectRef]] = {}
         self._spool = None if spool is None else Spool(spool)
 
     def incarnation(self) -> str:
         """Changes when the process was restarted, and with it lost what it held."""
         return self._incarnation
 
-    def hold(self, key: str, partition: str, refs: Sequence[ray.ObjectRef], payload: list[Payload]) -> None:
+    def hold(self, key: str, partition: str, refs: Sequence[ray.ObjectRef], payload: Payload) -> None:
         """Pin a block; `payload` is the value of `refs[0]`, mapped by Ray before this call."""
         if self._spool is not None:
             self._spool.write(partition, key, payload)
