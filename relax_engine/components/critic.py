@@ -110,7 +110,8 @@ class Critic(Role):
     async def forget_before(self, iteration: int) -> None:
         """Delete checkpoints older than `iteration`, the oldest that the actor keeps."""
         if self.checkpoints is not None:
-            kept = [saved for saved in self.checkpoints.complete_iterations() if saved >= iteration]
+            saved = await asyncio.to_thread(self.checkpoints.complete_iterations)
+            kept = [each for each in saved if each >= iteration]
             await asyncio.to_thread(self.checkpoints.prune, max(1, len(kept)))
 
     async def close(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 from ray import serve
 
@@ -54,6 +56,6 @@ async def critic_trained(rollout_id: int) -> dict[str, float]:
 
 async def critic_keeps_from(checkpoints: CheckpointManager) -> None:
     """Let the critic delete checkpoints older than the actor's oldest in `checkpoints`."""
-    iterations = checkpoints.complete_iterations()
+    iterations = await asyncio.to_thread(checkpoints.complete_iterations)
     if iterations:
         await serve.get_app_handle("critic").forget_before.remote(iterations[0])
