@@ -13,8 +13,13 @@ _DEPTH = 8
 
 def quarantine_line(file: str, digest: str, row: int, reason: str, content: Any) -> str:
     """`{"file", "source_digest", "row", "reason", "content"}`; the content is cut to a bounded size."""
-    entry = {"file": file, "source_digest": digest, "row": row, "reason": reason, "content": _bounded(content, _DEPTH)}
+    entry = {"file": file, "source_digest": digest, "row": row, "reason": reason, "content": bounded(content)}
     return json.dumps(entry)  # ASCII: whatever was wrong with the text, this file is readable
+
+
+def bounded(value: Any) -> Any:
+    """A value as JSON can hold it, cut to a size that a person looks at."""
+    return _bounded(value, _DEPTH)
 
 
 def _bounded(value: Any, depth: int) -> Any:

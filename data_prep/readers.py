@@ -84,6 +84,12 @@ def count_rows(source: Source) -> int | None:
     return max(0, min(total, total if source.stop is None else source.stop) - source.start)
 
 
+def parquet_metadata(source: Source) -> tuple[pa.Schema, dict[bytes, bytes]]:
+    """The schema of a Parquet file and its key-value metadata."""
+    with _open_parquet(source) as file:
+        return file.schema_arrow, dict(file.schema_arrow.metadata or {})
+
+
 def read_batches(source: Source, *, batch_rows: int = BATCH_ROWS) -> Iterator[RowBatch]:
     """The wanted rows in order, at most `batch_rows` at a time and about `BATCH_BYTES`.
 

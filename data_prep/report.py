@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +15,13 @@ OK = "ok"
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """One rule of the suite, how many rows it looked at and how many broke it."""
+    """One rule of the suite, how many rows it looked at, how many broke it, and whether that is too many."""
 
     rule: str
     description: str
     checked: int
     failed: int
+    ok: bool
 
 
 @dataclass(slots=True)
@@ -27,7 +29,8 @@ class ValidationReport:
     """What was checked and found.
 
     `stats` holds figures of the data (rows, label lengths in characters, prompt lengths in tokens, rows by source);
-    `docs` is the folder with the data documentation as HTML, if one was asked for.
+    `docs` is the folder with the data documentation as HTML, if one was asked for. `bad` are the rows that break any
+    rule, with the first reason; their numbers count over all files.
     """
 
     path: str
@@ -36,6 +39,7 @@ class ValidationReport:
     findings: list[Finding] = field(default_factory=list)
     stats: dict[str, Any] = field(default_factory=dict)
     docs: Path | None = None
+    bad: dict[int, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -56,7 +60,8 @@ class ValidationReport:
 class RowFacts:
     """What the rules look at, one entry per row: small values, never the prompts themselves.
 
-    A prompt that is none has no number of tokens; without a tokenizer the list stays empty.
+    A prompt that is none has no number of tokens; without a tokenizer the list stays empty. `flags` are the columns of
+    further rules: `ok`, or what is wrong with the row.
     """
 
     row: list[int] = field(default_factory=list)
@@ -66,3 +71,9 @@ class RowFacts:
     label_length: list[int] = field(default_factory=list)
     prompt_tokens: list[int | None] = field(default_factory=list)
     data_source: Counter[str] = field(default_factory=Counter)
+    scripts: Counter[str] = field(default_factory=Counter)
+    flags: dict[str, list[str]] = field(default_factory=dict)
+    keys: array[int] = field(default_factory=lambda: array("Q"))
+    """64-bit hashes of the prompts."""
+    signatures: list[Any] = field(default_factory=list)
+    """MinHash signatures, where near-duplicates are asked for."""

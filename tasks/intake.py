@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flytekit import task
 
+from data_prep.sources import COMPRESSIONS
 from tasks import decks, html
 from tasks.content import ContentDirectory, ContentFile
 from tasks.executions import executed
@@ -23,7 +24,7 @@ def intake_file(file: ContentFile, pipeline: str, part: str) -> ArtifactRef:
         path, name = Path(os.fspath(file)), f"{pipeline}-{part}-raw"
         with work_directory("intake", file=str(path.absolute()), name=name) as work:
             # A file's name is part of an artifact's identity; the user's name for it must not be.
-            staged = work / f"data{path.suffix}"
+            staged = work / f"data{''.join(path.suffixes[-2:]) if path.suffix in COMPRESSIONS else path.suffix}"
             shutil.copyfile(path, staged)
             artifact = publish(staged, kind="dataset", name=name, metadata={"file": path.name})
         figures = {"file": path.name, "bytes": path.stat().st_size, "digest": artifact.digest}

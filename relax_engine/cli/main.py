@@ -21,7 +21,7 @@ COMMANDS: dict[str, str] = {
     "eval": "Evaluate a model on prompts.",
     "import": "Convert a Hugging Face model into a training checkpoint.",
     "export": "Convert a training checkpoint into a Hugging Face model.",
-    "data": "Convert and validate prompt files.",
+    "data": "Convert, validate, inspect, split and mix prompt files.",
     "simulate": "Predict step time, utilization and staleness from phase times, or divide devices among roles.",
     "lineage": "Look into the artifact store: where a file came from, and what came from it.",
 }

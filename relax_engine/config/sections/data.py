@@ -9,8 +9,8 @@ class Data(Section):
     """Prompts, columns and batch sizes."""
 
     prompt_data: StrList = group(list)
-    """Training prompts: one or more Parquet or JSONL files, each whole or a row slice (`a.parquet[0:100]`); a list
-    may be written `"['a.parquet', 'b.parquet']"`."""
+    """Training prompts: one or more Parquet or JSONL files, each whole or a row slice (`a.parquet[0:100]`), also as
+    folder, glob or URL (docs/data.md); a list may be written `"['a.parquet', 'b.parquet']"`."""
 
     input_key: str = "input"
     """Column that holds the prompt: text, or chat messages (`[{"role", "content"}, ...]`)."""
