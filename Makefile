@@ -52,9 +52,11 @@ chaos: $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/python -m examples.tiny_math.demo $(ARGS)
 
+# Minutes, beside a peer in the same run. The studies (learning, overlap, soak) take longer and are run by name.
+BENCHMARKS ?= engine stream step weight_sync
 bench: $(STAMP)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint requirements.lock --editable '.[bench]'
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script $(ARGS); done
+	@set -e; for name in $(BENCHMARKS); do echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py $(ARGS); done
 
 # The tables and the schema that follow from the code.
 docs: $(STAMP)

@@ -183,7 +183,7 @@ class PromptDataSource:
             text = prompt
         else:
             raise PromptDataError(f"{where}: the prompt is a list of messages; pass --apply-chat-template")
-        tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
         limit = settings.max_prompt_tokens
         if limit is not None and len(tokens) > limit:
             raise PromptDataError(
