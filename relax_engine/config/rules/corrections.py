@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from relax_engine.config.roles import compares_with_sampler, old_policy_is_current
 from relax_engine.config.rules.base import Findings, Reporter, rule
 from relax_engine.config.run_config import RunConfig
 
@@ -63,6 +64,29 @@ def decoupling_needs_stale_data(config: RunConfig, report: Reporter) -> Findings
         yield report.note(
             "use_decoupled_ppo max_staleness",
             "every sample comes from the policy at the start of the rollout, so this is --use-tis",
+        )
+
+
+@rule
+def stale_samples_are_clipped(config: RunConfig, report: Reporter) -> Findings:
+    """Say where the old policy of stale samples is the current one: the ratio is 1, and the clip never acts."""
+    settings = config.algorithm
+    own = settings.use_rollout_logprobs or compares_with_sampler(config)
+    if config.supervised or own or config.staleness_bound == 0 or not old_policy_is_current(config):
+        return
+    if settings.use_decoupled_ppo or settings.use_tis:
+        name = "use_decoupled_ppo" if settings.use_decoupled_ppo else "use_tis"
+        yield report.note(
+            f"{name} num_steps_per_rollout max_staleness",
+            "with one optimizer step per rollout every ratio is 1 and nothing is clipped: only the bounds of the "
+            "weight limit a step",
+            "--num-steps-per-rollout 2 or more, where samples are more than 4 versions old",
+        )
+    elif settings.custom_tis_function_path is None:
+        yield report.warning(
+            "true_on_policy_mode max_staleness",
+            "stale samples are trained as if they were fresh: nothing is corrected and nothing clipped",
+            "remove --true-on-policy-mode, or add --use-tis",
         )
 
 

@@ -17,6 +17,14 @@ from relax_engine import algorithms as A
 from relax_engine.algorithms.registry import BUILTIN
 
 PER_TOKEN = ("log_probs", "rollout_log_probs", "ref_log_probs", "values", "current")
+CORRECTIONS: list[dict[str, Any]] = [
+    {},
+    {"use_rollout_logprobs": True},
+    {"use_tis": True},
+    {"use_tis": True, "tis_level": "sequence", "tis_mode": "mask", "use_opsm": True},
+    {"use_tis": True, "tis_level": "geometric", "tis_batch_normalize": True},
+    {"use_decoupled_ppo": True, "tis_mode": "mask", "tis_clip_low": 0.5},
+]
 REDUCTIONS: list[dict[str, Any]] = [{}, {"calculate_per_token_loss": True}, {"loss_constant_length": 32}]
 
 
@@ -80,7 +88,7 @@ def batches(draw: st.DrawFn) -> Rows:
     return Rows(np.array(rewards), groups, samples, masks, tokens).take(list(random.permutation(count)))
 
 
-def flags(name: str, reduction: dict[str, Any]) -> A.AlgorithmSettings:
+def flags(name: str, reduction: dict[str, Any], correction: dict[str, Any]) -> A.AlgorithmSettings:
     spec = A.get(name)
     return A.AlgorithmSettings(
         advantage_estimator=name,
@@ -93,6 +101,7 @@ def flags(name: str, reduction: dict[str, Any]) -> A.AlgorithmSettings:
         lambd=0.95,
         normalize_advantages=spec.normalize_advantages == "required" or name == "ppo",
         **reduction,
+        **({} if spec.ratio_to_behaviour else correction),
     )
 
 
@@ -133,10 +142,10 @@ def assert_same(actual: list[np.ndarray], expected: list[np.ndarray], tolerance:
 
 
 @pytest.mark.parametrize("name", BUILTIN)
-@given(rows=batches(), reduction=st.sampled_from(REDUCTIONS))
-@settings(max_examples=25, deadline=None, derandomize=True)
-def test_gradient_of_a_step(name: str, rows: Rows, reduction: dict[str, Any]) -> None:
-    chosen = flags(name, reduction)
+@given(rows=batches(), reduction=st.sampled_from(REDUCTIONS), correction=st.sampled_from(CORRECTIONS))
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_gradient_of_a_step(name: str, rows: Rows, reduction: dict[str, Any], correction: dict[str, Any]) -> None:
+    chosen = flags(name, reduction, correction)
     gradient, loss = step(rows, chosen)
 
     for splits in (2, 4):  # micro-batches, or data-parallel ranks

@@ -246,6 +246,14 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("opsm_has_an_old_policy", {"opsm_delta": 0.1}, "warning", "add --use-opsm"),
     ("opsm_has_an_old_policy", {"use_opsm": True}, "warning", "by the policy that sampled it"),
     ("decoupling_needs_stale_data", {"use_decoupled_ppo": True}, "note", "so this is --use-tis"),
+    (
+        "stale_samples_are_clipped",
+        {"hybrid": True, "max_staleness": 2, "use_decoupled_ppo": True},
+        "note",
+        "every ratio is 1 and nothing is clipped",
+    ),
+    ("stale_samples_are_clipped", {"hybrid": True, "max_staleness": 2, "use_tis": True}, "note", "--use-tis"),
+    ("stale_samples_are_clipped", {**ASYNC, "true_on_policy_mode": True}, "warning", "as if they were fresh"),
     ("distillation_is_on", {"opd_kl_coef": 0.5}, "warning", "add --use-opd"),
     ("distillation_has_one_mode", {**OPD, "opd_loss_coef": 1.0, "opd_kl_coef": 1.0}, "error", "would count twice"),
     ("distillation_has_one_mode", {**OPD, "opd_kl_coef": 0.0}, "error", "the teacher has no weight"),
@@ -470,7 +478,7 @@ def test_own_log_probs_need_no_actor_fwd(complete: RunConfig) -> None:
     assert check(config) == []
     assert check(complete.replace(fully_async=True, resource=resource)) == []
     decoupled = complete.replace(fully_async=True, resource=resource, max_staleness=1, use_decoupled_ppo=True)
-    assert check(decoupled) == []
+    assert [finding.rule for finding in check(decoupled)] == ["stale_samples_are_clipped"]
 
 
 def test_staleness_rules_of_an_algorithm_ignore_colocate(complete: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
