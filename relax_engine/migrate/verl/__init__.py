@@ -1,0 +1,1 @@
+"""verl's settings (and RedAccel's, which are built on them) in terms of our flags."""
