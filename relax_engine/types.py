@@ -10,7 +10,7 @@ import dataclasses
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 Message = dict[str, Any]
 
@@ -23,6 +23,14 @@ class SampleStatus(enum.StrEnum):
     TRUNCATED = "truncated"
     ABORTED = "aborted"
     FAILED = "failed"
+
+
+class NamesRewardKey(Protocol):
+    """Something with the flag `--reward-key`, as `args` is."""
+
+    @property
+    def reward_key(self) -> str | None:
+        """Key of the score in rewards that are dictionaries."""
 
 
 @dataclass(slots=True)
@@ -42,6 +50,8 @@ class Sample:
     sample. `tokens` are prompt and response ids; `loss_mask` and `rollout_log_probs` have one entry
     per response token, and log-probs are natural logarithms under the *sampling* distribution.
     """
+
+    Status: ClassVar[type[SampleStatus]] = SampleStatus
 
     group_index: int = 0
     index: int = 0
@@ -96,12 +106,14 @@ class Sample:
                 WeightVersionSpan(int(span["version"]), start + int(span["start"]), start + int(span["end"]))
             )
 
-    def get_reward_value(self, reward_key: str | None = None) -> float:
-        """The scalar reward; `reward_key` picks the entry of a dict reward.
+    def get_reward_value(self, reward_key: str | NamesRewardKey | None = None) -> float:
+        """The scalar reward; `reward_key`, or that of `args`, picks the entry of a dict reward.
 
         Raises:
             ValueError: the sample was not scored, or the key is missing.
         """
+        if reward_key is not None and not isinstance(reward_key, str):
+            reward_key = reward_key.reward_key
         reward = self.reward
         if reward is None:
             raise ValueError(f"sample {self.index} (group {self.group_index}) has no reward")

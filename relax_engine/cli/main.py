@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "import": "Convert a Hugging Face model into a training checkpoint.",
     "export": "Convert a training checkpoint into a Hugging Face model.",
     "data": "Convert, validate, inspect, split and mix prompt files.",
+    "migrate": "Rewrite a recipe of verl, RedAccel, slime or Relax for this engine.",
     "simulate": "Predict step time, utilization and staleness from phase times, or divide devices among roles.",
     "lineage": "Look into the artifact store: where a file came from, and what came from it.",
 }

@@ -11,11 +11,14 @@ from typing import Any
 
 import yaml
 
+from relax_engine.config.doctor import check
 from relax_engine.config.fields import all_fields, flag_name, pass_through_field
 from relax_engine.config.run_config import RunConfig
 from relax_engine.errors import ConfigError
 from relax_engine.migrate.report import Entry, Report, Status
 from relax_engine.migrate.shell.symbols import is_known, render, unknowns
+
+_LAYOUT = ("pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size")
 
 
 class Draft:
@@ -28,11 +31,15 @@ class Draft:
         self.custom: dict[str, Any] = {}
 
     def settle(self, key: str, value: str, targets: dict[str, Any], reason: str = "") -> None:
-        """Set fields for a foreign setting; where our field refuses the value, the entry needs the user and says why."""
+        """Set fields for a foreign setting; where a field refuses the value, the entry needs the user and says why."""
         for name, target in targets.items():
             problem = _problem(name, target)
             if problem:
                 self.needs(key, value, problem)
+                return
+            if name in _LAYOUT and not _is_offered(name, target):
+                reason = f"a layout that changes no result, and the backend does not offer {flag_name(name)} {target}"
+                self.skip(key, value, reason)
                 return
         self.values |= targets
         self.add(key, value, Status.MAPPED, _flags(targets), reason)
@@ -79,12 +86,17 @@ def _problem(name: str, value: Any) -> str:
         and name in all_fields()
         and all_fields()[name].type_name != "str"
     ):
-        return f"the value of {flag_name(name)} depends on {', '.join(unknowns(value))}, which is set outside of the script"
+        return f"{flag_name(name)} depends on {', '.join(unknowns(value))}, which is set outside of the script"
     try:
         RunConfig.from_flat(**{name: value})
     except ConfigError as error:
         return " ".join(render(str(error)).split())
     return ""
+
+
+def _is_offered(name: str, value: Any) -> bool:
+    findings = check(RunConfig.from_flat(**{name: value}))
+    return not any(finding.rule == "parallelism_is_offered" for finding in findings)
 
 
 def _flags(targets: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Hydra's YAML files of a recipe.
 
 What lives here: finding the file that `--config-name` names beside the recipe, and flattening it. What does not: the
-defaults of verl itself, which `verl.rules` knows.
+defaults of verl itself, which `verl` knows.
 """
 
 from __future__ import annotations

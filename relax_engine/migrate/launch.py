@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from relax_engine.migrate.shell.interpreter import Invocation, Trace
+from relax_engine.migrate.shell.trace import Invocation, Trace
 
 Framework = Literal["verl", "redaccel", "slime", "relax"]
 

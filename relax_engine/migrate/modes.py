@@ -1,7 +1,7 @@
 """Devices of the two modes, and changes worth proposing.
 
-What lives here: how the source's devices are divided among roles, and the constraints between batch sizes, parallel sizes
-and devices. What does not: the doctor's rules, which judge the result.
+What lives here: how the source's devices are divided among roles, and the constraints between batch sizes, parallel
+sizes and devices. What does not: the doctor's rules, which judge the result.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def plan(config: RunConfig, actor: int, rollout: int | None) -> Modes:
     needs_critic = config.algorithm.advantage_estimator == "ppo" and config.algorithm.loss_type == "policy_loss"
     if needs_critic:
         shared["critic"] = [1, total]
-    sync = {"resource": shared, "colocate": True, "max_staleness": 0}
+    sync = {"resource": shared, "colocate": True, "max_staleness": int(config.rollout.partial_rollout)}
     return Modes(sync, _asynchronous(config, total, actor if rollout is not None else None))
 
 

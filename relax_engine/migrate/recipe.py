@@ -18,9 +18,10 @@ from relax_engine.migrate.errors import MigrationError
 from relax_engine.migrate.hydra import recipe_settings
 from relax_engine.migrate.launch import Framework, Launch, find_launches
 from relax_engine.migrate.report import Report
+from relax_engine.migrate.shell.evaluate import evaluate, evaluate_text, expand_text
 from relax_engine.migrate.shell.expand import Variables
-from relax_engine.migrate.shell.interpreter import Trace, evaluate, evaluate_text, expand_text
 from relax_engine.migrate.shell.symbols import symbol
+from relax_engine.migrate.shell.trace import Trace
 from relax_engine.migrate.slime.mapping import map_flags
 from relax_engine.migrate.verl.mapping import map_settings, with_aliases
 from relax_engine.migrate.verl.settings import Settings

@@ -46,7 +46,7 @@ def run_script(
         refusal: Why the algorithm does not run in async mode; empty if it does.
     """
     before = "\n".join(f"#   {number}. {text}" for number, text in enumerate(prerequisites, 1))
-    shell_lines = _lines(shell_values)
+    shell_lines = f"\n{_lines(shell_values)}\n" if shell_values else ""
     if refusal:
         asynchronous = f"    echo {quote(refusal)} >&2\n    exit 2"
     else:
@@ -71,9 +71,7 @@ SCRIPT_DIR="$(cd -- "$(dirname -- "${{BASH_SOURCE[0]}}")" &>/dev/null && pwd)"
 ROOT="$(cd -- "${{SCRIPT_DIR}}/{"/".join([".."] * up)}" &>/dev/null && pwd)"
 export PYTHONPATH="${{ROOT}}${{PYTHONPATH:+:${{PYTHONPATH}}}}"
 
-SHELL_ARGS=(
-{shell_lines}
-)
+SHELL_ARGS=({shell_lines})
 
 if [ "${{MODE}}" = "async" ]; then
 {asynchronous}

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from relax_engine.utils.foreign import foreign_modules
+
 
 def absolute_reference(path: str) -> str:
     """The path with a relative file made absolute, so that any process can load it."""
@@ -27,7 +29,8 @@ def absolute_reference(path: str) -> str:
 def load_function(path: str) -> Callable[..., Any]:
     """The function at `package.module.function`, `package.module:function` or `file.py:function`.
 
-    Modules are found on the import path and in the working directory.
+    Modules are found on the import path and in the working directory. While they load, the names that slime and Relax
+    have for the sample are ours (`relax_engine.utils.foreign`).
 
     Raises:
         ValueError: bad syntax, nothing of that name, or not callable.
@@ -36,7 +39,8 @@ def load_function(path: str) -> Callable[..., Any]:
     target, separator, name = path.rpartition(":" if ":" in path else ".")
     if not separator or not target or not name:
         raise ValueError(f"function path {path!r}: write package.module.function or path/file.py:function")
-    module = _load_file(Path(target)) if target.endswith(".py") else _load_module(target, path)
+    with foreign_modules():
+        module = _load_file(Path(target)) if target.endswith(".py") else _load_module(target, path)
     function: Any = getattr(module, name, None)
     if not callable(function):
         found = "is not callable" if hasattr(module, name) else "does not exist"

@@ -6,6 +6,7 @@ What lives here: variables and the expansion of words. What does not: which comm
 from __future__ import annotations
 
 import fnmatch
+import posixpath
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -110,7 +111,7 @@ class Expander:
             output = self._run(part.program)
             if output is None:
                 self.unsure = True
-                return [symbol(f"$({part.text})")]
+                return [symbol(_later(part.text))]
             return [output.rstrip("\n")]
         if isinstance(part, Arithmetic):
             try:
@@ -196,6 +197,15 @@ class Expander:
             replacement = self.text(arguments[1])
             return re.sub(anchored, lambda _: replacement, value, count=0 if operator == "//" else 1)
         return _strip(value, pattern, operator)
+
+
+def _later(command: str) -> str:
+    """What stands for a command's unknown output: a date is asked for later, everything else is left to the user."""
+    words = command.split()
+    if words[:1] == ["date"] and re.fullmatch(r"date(\s+[\"']?\+[^`$;&|()]*)?", command):
+        return f"$({command})"
+    name = re.sub(r"\W", "_", posixpath.basename(words[0])) if words else "nothing"
+    return f"${{OUTPUT_OF_{name}:?set it to what this command prints}}"
 
 
 def _is_list(part: Parameter) -> bool:

@@ -9,22 +9,21 @@ A branch that would end the script because a variable is unset is left out: the 
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from relax_engine.migrate.errors import MigrationError
 from relax_engine.migrate.shell import pure
 from relax_engine.migrate.shell.arithmetic import UnknownNumberError
+from relax_engine.migrate.shell.assign import assign, restore
 from relax_engine.migrate.shell.conditions import UndecidedError, test
 from relax_engine.migrate.shell.expand import Expander, Variables
 from relax_engine.migrate.shell.parser import parse
-from relax_engine.migrate.shell.scanner import Scanner
 from relax_engine.migrate.shell.symbols import is_known, render
 from relax_engine.migrate.shell.syntax import (
     AndOr,
     ArithmeticCommand,
-    Assignment,
     Case,
     Command,
     Conditional,
@@ -34,7 +33,6 @@ from relax_engine.migrate.shell.syntax import (
     Group,
     If,
     Literal,
-    Parameter,
     Pipeline,
     Program,
     Redirect,
@@ -42,76 +40,18 @@ from relax_engine.migrate.shell.syntax import (
     While,
     Word,
 )
+from relax_engine.migrate.shell.trace import ExitScript, Invocation, LoopControl, ReturnFromFunction, Trace
 
 _MOST_STEPS = 200_000
 _DEEPEST = 40
 _DECLARATIONS = ("export", "local", "declare", "readonly", "typeset")
 
 
-@dataclass(frozen=True, slots=True)
-class Invocation:
-    """One command that would run."""
+class Interpreter:
+    """Evaluates programs over `variables`, in `directory`; commands go to `trace`."""
 
-    argv: tuple[str, ...]
-    script: str
-    line: int
-
-
-@dataclass(slots=True)
-class Trace:
-    """What evaluating a script gave: its commands in order, its variables, and files it sources that were not there."""
-
-    invocations: list[Invocation] = field(default_factory=list)
-    variables: Variables = field(default_factory=Variables)
-    missing: list[str] = field(default_factory=list)
-
-
-class _Exit(Exception):
-    pass
-
-
-class _Return(Exception):
-    pass
-
-
-class _LoopControl(Exception):
-    def __init__(self, *, again: bool) -> None:
-        self.again = again
-
-
-def evaluate(path: Path, *, arguments: list[str] | None = None, directory: Path | None = None) -> Trace:
-    """Evaluate a script file as if it were started in `directory` (its own by default) with `arguments`.
-
-    Raises:
-        MigrationError: the file cannot be read or parsed, or loops without end.
-    """
-    trace = Trace()
-    trace.variables.arguments = arguments
-    start = directory if directory is not None else path.resolve().parent
-    interpreter = _Interpreter(trace, trace.variables, str(start.resolve()))
-    interpreter.run_file(path.resolve())
-    return trace
-
-
-def evaluate_text(text: str, variables: Variables) -> Trace:
-    """Evaluate commands that are not in a file, with these variables.
-
-    Raises:
-        MigrationError: text that is not understood.
-    """
-    trace = Trace(variables=variables)
-    _Interpreter(trace, variables, ".").program(parse(text, "a command"))
-    return trace
-
-
-def expand_text(text: str, variables: Variables) -> str:
-    """The value of `text` as if it stood between double quotes in a script that has assigned `variables`."""
-    word = Scanner(text, "a setting", parse).quoted_text("")
-    return _Interpreter(Trace(), variables, ".").expander.text(word)
-
-
-class _Interpreter:
     def __init__(self, trace: Trace, variables: Variables, directory: str, depth: int = 0) -> None:
+        """Begin with nothing run."""
         self.trace, self.variables, self.directory = trace, variables, directory
         self.functions: dict[str, Command] = {}
         self.expander = Expander(variables, self._captured)
@@ -130,10 +70,8 @@ class _Interpreter:
         saved = self.variables.arrays.get("BASH_SOURCE"), self.variables.scalars.get("0")
         self.variables.arrays["BASH_SOURCE"] = [str(path)]
         self.variables.scalars["0"] = str(path)
-        try:
+        with contextlib.suppress(ExitScript, ReturnFromFunction):
             self.program(parse(text, str(path)))
-        except (_Exit, _Return):
-            pass
         self.script = outer
         if saved[0] is not None:
             self.variables.arrays["BASH_SOURCE"] = saved[0]
@@ -160,7 +98,7 @@ class _Interpreter:
         """The right side of `||`: an exit there means that what it asks for is assumed."""
         try:
             return self._pipeline(pipeline)
-        except _Exit:
+        except ExitScript:
             if self.unsure:
                 return None
             raise
@@ -218,7 +156,7 @@ class _Interpreter:
                 continue
             try:
                 return self.program(body)
-            except _Exit:
+            except ExitScript:
                 if unsure:
                     return None
                 raise
@@ -226,7 +164,7 @@ class _Interpreter:
             return 0
         try:
             return self.program(command.otherwise)
-        except _Exit:
+        except ExitScript:
             return None
 
     def _loop(self, name: str, items: list[str], body: Program) -> int | None:
@@ -240,7 +178,7 @@ class _Interpreter:
     def _body(self, body: Program) -> bool:
         try:
             self.program(body)
-        except _LoopControl as control:
+        except LoopControl as control:
             return control.again
         return True
 
@@ -275,7 +213,7 @@ class _Interpreter:
                 if wanted == "*" or (is_known(subject) and self._test([subject, "=", wanted]) == 0):
                     try:
                         return self.program(body)
-                    except _Exit:
+                    except ExitScript:
                         if is_known(subject):
                             raise
                         return None
@@ -315,49 +253,16 @@ class _Interpreter:
         argv = self._fields(command.words)
         if not argv or argv[0] in _DECLARATIONS:
             for assignment in command.assignments:
-                self._assign(assignment)
+                assign(self.variables, self.expander, assignment)
             return 0
         saved = self.variables.copy() if command.assignments else None
         for assignment in command.assignments:
-            self._assign(assignment)
+            assign(self.variables, self.expander, assignment)
         status = self._invoke(argv, command)
         if saved is not None:
             for assignment in command.assignments:
-                self._restore(assignment.name, saved)
+                restore(self.variables, assignment.name, saved)
         return status
-
-    def _restore(self, name: str, saved: Variables) -> None:
-        self.variables.scalars.pop(name, None)
-        if name in saved.scalars:
-            self.variables.scalars[name] = saved.scalars[name]
-
-    def _assign(self, assignment: Assignment) -> None:
-        name, value = assignment.name, assignment.value
-        arrays = self.variables.arrays
-        if isinstance(value, list):
-            items = self._fields(value)
-            arrays[name] = [*arrays.get(name, []), *items] if assignment.append else items
-            self.variables.scalars.pop(name, None)
-            return
-        text = self.expander.text(value)
-        if not text and _is_own_default(name, value) and self.variables.scalar(name) is None:
-            return
-        if assignment.index is not None:
-            self._assign_item(name, assignment.index, text)
-        elif assignment.append:
-            self.variables.assign(name, (self.variables.scalar(name) or "") + text)
-        else:
-            self.variables.assign(name, text)
-
-    def _assign_item(self, name: str, index: Word, text: str) -> None:
-        try:
-            position = self.expander.number(index)
-        except UnknownNumberError:
-            return
-        items = self.variables.arrays.setdefault(name, [])
-        if 0 <= position < 10_000:
-            items.extend([""] * (position + 1 - len(items)))
-            items[position] = text
 
     def _invoke(self, argv: list[str], command: Simple) -> int | None:
         name = argv[0]
@@ -365,11 +270,11 @@ class _Interpreter:
             return self._call(name, argv[1:])
         match name:
             case "exit":
-                raise _Exit
+                raise ExitScript
             case "return":
-                raise _Return
+                raise ReturnFromFunction
             case "break" | "continue":
-                raise _LoopControl(again=name == "continue")
+                raise LoopControl(again=name == "continue")
             case "true" | ":" | "set" | "shopt" | "ulimit" | "trap" | "wait" | "umask":
                 return 0
             case "false":
@@ -403,7 +308,7 @@ class _Interpreter:
         self.depth += 1
         try:
             return self._command(self.functions[name])
-        except _Return:
+        except ReturnFromFunction:
             return None
         finally:
             self.depth -= 1
@@ -443,10 +348,10 @@ class _Interpreter:
 
     # --- subshells ---------------------------------------------------------------------------------------------------
 
-    def _child(self, trace: Trace) -> _Interpreter:
+    def _child(self, trace: Trace) -> Interpreter:
         if self.depth >= _DEEPEST:
             raise MigrationError(f"{self.script}: subshells nest deeper than {_DEEPEST}")
-        child = _Interpreter(trace, self.variables.copy(), self.directory, self.depth + 1)
+        child = Interpreter(trace, self.variables.copy(), self.directory, self.depth + 1)
         child.functions, child.script, child.steps = dict(self.functions), self.script, self.steps
         child.expander.lenient = self.expander.lenient
         return child
@@ -457,7 +362,7 @@ class _Interpreter:
         try:
             for statement in statements:
                 status = child._and_or(statement) if isinstance(statement, AndOr) else child._command(statement)
-        except (_Exit, _Return):
+        except (ExitScript, ReturnFromFunction):
             status = None
         self.steps = child.steps
         return status
@@ -472,7 +377,7 @@ class _Interpreter:
                 if text is None:
                     return None
                 printed.append(text)
-        except (_Exit, _Return, _LoopControl):
+        except (ExitScript, ReturnFromFunction, LoopControl):
             return None
         return "".join(printed)
 
@@ -498,12 +403,6 @@ class _Interpreter:
             return ""
         body = next((redirect.body for redirect in command.redirects if _is_here(redirect)), None)
         return pure.output(argv, self.expander.text(body) if body is not None else stdin, self.directory)
-
-
-def _is_own_default(name: str, value: Word) -> bool:
-    """`NAME=${NAME:-}` asks for a variable from outside and leaves it unset."""
-    part = value[0] if len(value) == 1 else None
-    return isinstance(part, Parameter) and part.name == name and part.operator in ("-", ":-")
 
 
 def _is_here(redirect: Redirect) -> bool:

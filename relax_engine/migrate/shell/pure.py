@@ -1,7 +1,7 @@
 """Commands that only compute text: what they would print.
 
-What lives here: `echo`, `printf`, `seq`, `basename`, `dirname`, `tr`, `pwd`. What does not: any command that looks at the
-machine; those are unknown.
+What lives here: `echo`, `printf`, `seq`, `basename`, `dirname`, `tr`, `pwd`. What does not: any command that looks at
+the machine; those are unknown.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relax_engine.config.fields import all_fields, pass_through_field
+from relax_engine.config.sections.evaluation import read_eval_datasets
 from relax_engine.migrate.draft import Draft, read_value
 from relax_engine.migrate.slime.tables import FUNCTIONS, NEEDS_YOU, NOT_NEEDED, RENAMED, SUPERVISED_ROLLOUTS, VALUES
 
@@ -92,9 +93,13 @@ def _one(name: str, values: list[str], draft: Draft) -> None:
 def _field(name: str, field: str, values: list[str], draft: Draft) -> None:
     text = " ".join(values)
     spec = all_fields()[field]
-    value: Any = (True if not values else read_value(text)) if spec.is_bool else text
+    value: Any = read_value(text) if spec.type_name in ("int", "float") else text
+    if spec.is_bool:
+        value = True if not values else read_value(text)
     if not spec.is_bool and spec.takes_many:
         value = values
+    if field == "eval_prompt_data":
+        value = read_eval_datasets(values)
     if field.endswith("_path") and text.startswith(_PACKAGES):
         value = FUNCTIONS.get(text.rpartition(".")[2])
         if text.endswith(SUPERVISED_ROLLOUTS):

@@ -145,7 +145,7 @@ NEEDS_YOU: dict[str, str] = {
     "disable_compute_advantages_and_returns": "advantages are always computed; with --loss-type sft there are none",
     "lr_warmup_fraction": "a share of all optimizer steps: give --lr-warmup-iters",
     "data_source_path": "a data source of your own: write the rows to files and name them in --prompt-data",
-    "disable_rollout_global_dataset": "rollouts need --prompt-data, or a --rollout-function-path that makes its own prompts",
+    "disable_rollout_global_dataset": "rollouts need --prompt-data, or a --rollout-function-path with its own prompts",
     "fp16": "training is in float32 or bfloat16",
     "fp8*": "training is in float32 or bfloat16",
 }

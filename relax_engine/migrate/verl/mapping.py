@@ -1,17 +1,38 @@
 """From verl's settings to a draft: the rules first, then the tables.
 
-What lives here: the order in which a key finds its meaning. What does not: the meanings (`rules`, `tables`).
+What lives here: the order in which a key finds its meaning. What does not: the meanings (`data`, `objective`,
+`sampling`, `training`, `tables`).
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from relax_engine.migrate.draft import Draft, read_value
-from relax_engine.migrate.verl.rules import RULES
+from relax_engine.migrate.verl import data, objective, sampling, training
 from relax_engine.migrate.verl.settings import Settings
 from relax_engine.migrate.verl.tables import FIELDS, LATE_NOT_NEEDED, NEEDS_YOU, NOT_NEEDED
+
+RULES: tuple[Callable[[Settings, Draft], None], ...] = (
+    data.model,
+    data.data_files,
+    data.batches,
+    data.micro_batches,
+    objective.algorithm,
+    objective.clipping,
+    objective.kl,
+    objective.corrections,
+    sampling.sampling,
+    sampling.tensor_parallel,
+    training.schedule,
+    training.length_of_training,
+    training.checkpoints,
+    training.trackers,
+    sampling.rewards,
+    data.devices,
+)
+"""Settings that depend on each other, in the order in which they are looked at."""
 
 ALIASES = {
     "BATCH_SIZE": "data.train_batch_size",
@@ -60,7 +81,7 @@ def _by_table(key: str, value: str, draft: Draft) -> None:
     draft.needs(key, value, "no table knows this setting")
 
 
-def _unless_off(draft: Draft, value: str):  # type: ignore[no-untyped-def]
+def _unless_off(draft: Draft, value: str) -> Callable[[str, str, str], None]:
     if read_value(value) in (None, False, 0, "", [], "none", "disabled"):
         return lambda key, text, reason: draft.skip(key, text, "off in the source")
     return draft.needs

@@ -1,6 +1,6 @@
 """The settings of one recipe, each handed out once.
 
-What lives here: lookup, and which keys are left. What does not: their meaning (`rules`, `tables`).
+What lives here: lookup, and which keys are left. What does not: their meaning (`mapping`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from relax_engine.migrate.shell.symbols import is_known
 
 
 class Settings:
-    """Text by dotted key. `supervised` says that the recipe trains on answers; `devices` is the number of all, of which the rollout
-    has `rollout_devices` for itself."""
+    """Text by dotted key.
+
+    `supervised` says that the recipe trains on answers; of all `devices`, the rollout has `rollout_devices` for itself.
+    """
 
     def __init__(self, values: Mapping[str, str], *, supervised: bool = False) -> None:
         """Take the settings; a leading `+` or `++` of a key, and `~`, are Hydra's and fall away."""

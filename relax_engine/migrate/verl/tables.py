@@ -1,7 +1,7 @@
 """Settings of verl that become one flag, or none, whatever the others say.
 
 What lives here: tables from keys to fields and to reasons; the first pattern that fits a key counts. What does not:
-settings that depend on each other (`rules`). Facts are those of verl's configuration reference.
+settings that depend on each other (`data`, `objective`, ...). Facts are those of verl's configuration reference.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ NOT_NEEDED: dict[str, str] = {
     "trainer.profile*": _PROFILER,
     "data.return_*": "rows keep their chat messages; tokens are made from them",
     "data.truncation": "no prompt is ever cut: with longer ones `relax data validate` names the rows",
-    "data.filter_overlong_prompts*": "`relax data validate --tokenizer` finds prompts that are too long, before training",
+    "data.filter_overlong_prompts*": "`relax data validate --tokenizer` finds prompts that are too long",
     "data.val_batch_size": "an evaluation has all of its prompts under way",
     "data.*num_workers": "prompts are read ahead (--prefetch-max-cached)",
     "data.reward_fn_key": "`relax data convert` keeps data_source in the metadata",
@@ -209,10 +209,10 @@ NEEDS_YOU: dict[str, str] = {
     "*lora*": _LORA,
     "reward_model.sandbox_fusion.*": "answers that are programs are run by a server: call it from --custom-rm-path",
     "reward_model.*": _REWARD_MODEL,
-    "data.custom_cls.*": "a dataset class of your own: apply it to the files once, then name the result in --prompt-data",
+    "data.custom_cls.*": "a dataset class of your own: apply it to the files once, name the result in --prompt-data",
     "data.datagen.*": "prompts that are made during training: write them to files first",
     "data.sampler.*": "a sampler of your own: order the prompts in the file and leave out --rollout-shuffle",
-    "data.*_dict_keys": "a column inside of a column: put it into a column of its own, named by --input-key or --label-key",
+    "data.*_dict_keys": "a column inside of a column: make it one of its own, named by --input-key or --label-key",
     "data.image_key": "name the column in --multimodal-keys; conversion of media is checked by `relax data convert`",
     "data.video_key": "name the column in --multimodal-keys; conversion of media is checked by `relax data convert`",
     "*router_replay*": _MODELS,
