@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 _TOKEN = re.compile(
-    r"\s*(?:(\d+(?:#\w+)?|0[xX][0-9a-fA-F]+)|([A-Za-z_]\w*)|(\*\*|\+\+|--|<<|>>|[<>=!]=|[-+*/%&|^]=|&&|\|\||.))", re.S
+    r"\s*(?:(0[xX][0-9a-fA-F]+|\d+(?:#\w+)?)|([A-Za-z_]\w*)|(\*\*|\+\+|--|<<|>>|[<>=!]=|[-+*/%&|^]=|&&|\|\||.))", re.S
 )
 _LEVELS: tuple[dict[str, Callable[[int, int], int]], ...] = (
     {"||": lambda a, b: int(bool(a or b))},

@@ -131,6 +131,8 @@ class Expander:
                 return [str(len(items))]
             if part.operator == ":":
                 return _slice(items, [self.number(word) for word in part.arguments], shift=part.name in "@*")
+            if part.quoted and "*" in (part.name, _index(part)):
+                items = [" ".join(items)]
             if part.operator in ("", "-", ":-") or not items:
                 return items or (self._default_items(part) if part.operator in ("-", ":-") else [])
             return [self._transform(item, part) for item in items]
@@ -211,7 +213,12 @@ def _later(command: str) -> str:
 def _is_list(part: Parameter) -> bool:
     if part.name in "@*":
         return True
-    return part.index is not None and part.index in ((Literal("@", quoted=True),), (Literal("*", quoted=True),))
+    return _index(part) in ("@", "*")
+
+
+def _index(part: Parameter) -> str:
+    first = part.index[0] if part.index else None
+    return first.text if isinstance(first, Literal) and part.index == (first,) else ""
 
 
 def _with_home(word: Word) -> Word:

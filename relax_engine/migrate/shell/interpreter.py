@@ -272,7 +272,8 @@ class Interpreter:
             case "exit":
                 raise ExitScript
             case "return":
-                raise ReturnFromFunction
+                given = argv[1] if len(argv) > 1 else "0"
+                raise ReturnFromFunction(int(given) if given.isdigit() else None)
             case "break" | "continue":
                 raise LoopControl(again=name == "continue")
             case "true" | ":" | "set" | "shopt" | "ulimit" | "trap" | "wait" | "umask":
@@ -308,8 +309,8 @@ class Interpreter:
         self.depth += 1
         try:
             return self._command(self.functions[name])
-        except ReturnFromFunction:
-            return None
+        except ReturnFromFunction as returned:
+            return returned.status
         finally:
             self.depth -= 1
             self.variables.arguments = saved

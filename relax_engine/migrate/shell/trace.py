@@ -33,7 +33,11 @@ class ExitScript(Exception):
 
 
 class ReturnFromFunction(Exception):
-    """`return`."""
+    """`return`, with its status; None where it is unknown."""
+
+    def __init__(self, status: int | None) -> None:
+        """Return this status."""
+        self.status = status
 
 
 class LoopControl(Exception):

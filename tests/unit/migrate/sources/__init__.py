@@ -1,0 +1,1 @@
+"""Rewards in the manner of other frameworks, written for these tests."""
