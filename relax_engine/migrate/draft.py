@@ -6,6 +6,7 @@ which foreign setting becomes which field.
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -94,6 +95,7 @@ def _problem(name: str, value: Any) -> str:
     return ""
 
 
+@functools.cache
 def _is_offered(name: str, value: Any) -> bool:
     findings = check(RunConfig.from_flat(**{name: value}))
     return not any(finding.rule == "parallelism_is_offered" for finding in findings)
