@@ -87,6 +87,8 @@ def convert(
     except DataError:
         spool.remove()
         raise
+    finally:
+        spool.release()
 
 
 def _finish(

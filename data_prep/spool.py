@@ -6,14 +6,19 @@ last: a segment without its state does not exist.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
+
+from data_prep.errors import DataError
 
 _KEY = "key"
 
@@ -31,15 +36,28 @@ class SegmentState:
 
 
 class Spool:
-    """Segments in a folder. Those of another `key` (other input, other settings) are thrown away."""
+    """Segments in a folder. Those of another `key` (other input, other settings) are thrown away.
+
+    A folder belongs to one process at a time: while another one converts to the same file, this one works in a folder
+    of its own, which nobody continues.
+    """
 
     def __init__(self, folder: Path, key: str) -> None:
-        self.folder = folder
-        marker = folder / _KEY
-        if not marker.is_file() or marker.read_text() != key:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            marker.write_text(key)
+        lock = _locked(folder)
+        if lock is None:
+            folder = folder.with_name(f"{folder.name}.{os.getpid()}")
+            lock = _locked(folder)
+        if lock is None:
+            raise DataError(f"{folder} is in use by this process; convert to another file")
+        self.folder, self._lock = folder, lock
+        lock.seek(0)
+        if lock.read() != key:
+            for path in folder.iterdir():
+                if path.name != _KEY:
+                    path.unlink()
+            lock.truncate(0)
+            lock.write(key)
+            lock.flush()
 
     def states(self) -> list[SegmentState]:
         """The finished segments."""
@@ -72,8 +90,29 @@ class Spool:
         """Throw everything away."""
         shutil.rmtree(self.folder)
 
+    def release(self) -> None:
+        """Let another process have the folder, as it is."""
+        self._lock.close()
+
     def _path(self, number: int, suffix: str) -> Path:
         return self.folder / f"{number:06d}.{suffix}"
+
+
+def _locked(folder: Path) -> IO[str] | None:
+    """The folder's key file, open and locked; None if another holds it."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        marker = folder / _KEY
+        with suppress(FileNotFoundError):  # its last owner may remove it at any moment
+            lock = marker.open("a+", encoding="utf-8")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.close()
+                return None
+            if marker.exists() and os.path.samestat(marker.stat(), os.fstat(lock.fileno())):
+                return lock
+            lock.close()
 
 
 class Segment:

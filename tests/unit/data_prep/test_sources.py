@@ -19,6 +19,7 @@ from data_prep import conversion, convert
 from data_prep.errors import DataError
 from data_prep.readers import RowBatch, read_batches
 from data_prep.sources import Source, parse_sources, parse_spec
+from data_prep.spool import Spool
 
 
 def lines(count: int) -> bytes:
@@ -122,3 +123,17 @@ def test_a_conversion_that_was_cut_off_goes_on_and_gives_the_same_bytes(
     assert (again.rows, again.bad) == (698, 2)
     assert (again.path.read_bytes(), bad.read_bytes()) == (expected, expected_bad)
     assert not list(tmp_path.glob(".*"))
+
+
+def test_two_conversions_to_one_file_do_not_meet(tmp_path: Path) -> None:
+    folder = tmp_path / ".out.parquet.parts"
+    held = Spool(folder, "key")
+    (tmp_path / "in.jsonl").write_bytes(lines(3))
+    assert labels(tmp_path / "in.jsonl", tmp_path) == ["0", "1", "2"]
+    assert held.folder.is_dir()
+    held.remove()
+    held.release()
+    assert not list(tmp_path.glob(".*"))
+    again = Spool(folder, "other")
+    assert again.states() == []
+    again.release()
