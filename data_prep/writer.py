@@ -14,6 +14,10 @@ import pyarrow.parquet as pq
 
 from data_prep.flat import flat, list_lengths
 from data_prep.limits import GROUP_BYTES, GROUP_ROWS
+from data_prep.schema import DIGEST, PROMPT
+
+REPEATED = [DIGEST, f"{PROMPT}.list.element.role"]
+"""Columns of few values. A dictionary of the others would cost time and space: their texts differ."""
 
 
 @contextmanager
@@ -34,7 +38,8 @@ def write_parquet(tables: Iterable[pa.Table], schema: pa.Schema, path: Path, *, 
     The bytes depend on the rows and not on how they were handed in. Returns the number of rows.
     """
     rows = 0
-    with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
+    options = {"compression": "zstd", "write_page_checksum": True, "use_dictionary": REPEATED}
+    with pq.ParquetWriter(path, schema, **options) as writer:
         for group in row_groups(tables, schema, group_rows):
             writer.write_table(group, row_group_size=max(1, group.num_rows))
             rows += group.num_rows
