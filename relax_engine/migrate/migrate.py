@@ -54,7 +54,7 @@ def migrate(framework: Framework, source: Path, out: Path, choices: Choices | No
     report.recipe = algo
     modes = _modes(recipe)
     _write(out, _reward_files(recipe, algo, package, choices))
-    prepare = prerequisites(draft.values, converts=framework in ("verl", "redaccel"))
+    prepare = prerequisites(draft.values, framework if framework in ("verl", "redaccel") else None)
     known, shell = divided(draft.values)
     refusal = _judge(recipe, modes, root)
     _write(

@@ -13,10 +13,10 @@ from relax_engine.migrate.shell.symbols import quote, render
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-def prerequisites(values: dict[str, Any], *, converts: bool) -> list[str]:
-    """The commands, one each.
+def prerequisites(values: dict[str, Any], layout: str | None) -> list[str]:
+    """The commands, one each; `layout` is the data's, None for data that needs no conversion.
 
-    Where data is converted, the prompt files in `values` are replaced by what conversion makes of them.
+    Where it is converted, the prompt files in `values` are replaced by what conversion makes of them.
     """
     model = values.get("hf_checkpoint")
     lines: list[str] = []
@@ -24,15 +24,15 @@ def prerequisites(values: dict[str, Any], *, converts: bool) -> list[str]:
         lines.append(f"hf download {model} --local-dir {model}")
     prompts, evaluation = values.get("prompt_data") or [], values.get("eval_prompt_data") or {}
     prompts = prompts if isinstance(prompts, list) else [prompts]
-    if converts:
+    if layout is not None:
         files = dict.fromkeys([*prompts, *(file for group in evaluation.values() for file in group)])
-        lines += [f"relax data convert --format verl {quote(file)} {quote(_converted(file))}" for file in files]
+        lines += [f"relax data convert --format {layout} {quote(file)} {quote(_converted(file))}" for file in files]
         prompts = [_converted(file) for file in prompts]
         evaluation = {name: [_converted(file) for file in group] for name, group in evaluation.items()}
         values |= {"prompt_data": prompts} if prompts else {}
         values |= {"eval_prompt_data": evaluation} if evaluation else {}
     length = values.get("rollout_max_prompt_len")
-    if isinstance(model, str) and prompts and isinstance(length, int) and converts:
+    if isinstance(model, str) and prompts and isinstance(length, int) and layout is not None:
         words = " ".join(quote(file) for file in prompts)
         lines.append(f"relax data validate {words} --tokenizer {quote(model)} --max-prompt-len {length}")
     return [*(render(line) for line in lines), "read migration.md: what needs you comes first"]

@@ -153,7 +153,7 @@ NOT_NEEDED: dict[str, str] = {
     "trainer.profile*": _PROFILER,
     "data.return_*": "rows keep their chat messages; tokens are made from them",
     "data.truncation": "no prompt is ever cut: with longer ones `relax data validate` names the rows",
-    "data.filter_overlong_prompts*": "`relax data validate --tokenizer DIR --clean FILE` leaves out prompts that are too long",
+    "data.filter_overlong_prompts*": "`relax data validate --tokenizer DIR --clean FILE` leaves out longer prompts",
     "data.val_batch_size": "an evaluation has all of its prompts under way",
     "data.*num_workers": "prompts are read ahead (--prefetch-max-cached)",
     "data.reward_fn_key": "`relax data convert` keeps data_source in the metadata",
