@@ -56,6 +56,7 @@ ASYNC = {
 MODES: dict[str, dict[str, Any]] = {
     "colocate": {},
     "hybrid": {"hybrid": True, "max_staleness": 2},
+    "hybrid, as if all samples were fresh": {"hybrid": True, "max_staleness": 2, "true_on_policy_mode": True},
     "fully async": {**ASYNC, "max_staleness": 2},
 }
 CORRECTIONS: dict[str, dict[str, Any]] = {
@@ -117,7 +118,7 @@ def runs(studies: list[str], only: list[str]) -> Iterator[Run]:
         if wanted(algorithm, name):
             yield Run("algorithms", name, {"advantage_estimator": algorithm, **flags})
     for name, flags in MODES.items() if "modes" in studies else ():
-        if wanted(name):
+        if wanted(name.partition(",")[0], name):
             yield Run("modes", name, {**CLIP, **CENTRED, **flags})
     for name, flags in CORRECTIONS.items() if "staleness" in studies else ():
         for lag in LAGS:
