@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class StreamController:
-    """Metadata of one stream.
+    """Metadata of one stream, whose storage units are the Ray actors that `units` names.
 
     Every wait takes `wait_s` and ends in a `StreamTimeoutError` that says for whom it waited.
 
@@ -47,7 +47,7 @@ class StreamController:
 
     def __init__(
         self,
-        units: Sequence[ray.actor.ActorHandle],
+        units: Sequence[str],
         *,
         row_budget: int,
         byte_budget: int,
@@ -60,7 +60,7 @@ class StreamController:
 
         self._journal = None if journal is None else Journal(journal)
         self._ledger = fresh() if self._journal is None else self._journal.load(fresh)
-        self._holdings = Holdings(units, self._tables, self.lost)
+        self._holdings = Holdings([ray.get_actor(unit) for unit in units], self._tables, self.lost)
         self._producers = 0
         self._changed = asyncio.Event()
         self._put_turn = asyncio.Lock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,13 @@ def start_stream(
         gate = {"max_staleness": max_staleness, "groups_per_step": groups_per_step, "over_sampling": over_sampling}
     unit_class = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy="SPREAD")(StorageUnit)
     spool = None if directory is None else directory / "blocks"
-    units: list[Any] = [unit_class.remote(spool) for _ in range(num_data_storage_units)]
+    # By name, because a controller that is started again gets the arguments of the first one, and handles among them
+    # would have to be in the object store still.
+    names = [f"{name or 'stream'}-{uuid.uuid4().hex[:12]}-unit-{number}" for number in range(num_data_storage_units)]
+    units: list[Any] = [unit_class.options(name=unit).remote(spool) for unit in names]
     controller_class = ray.remote(num_cpus=0, max_restarts=0 if directory is None else -1)(StreamController)
     controller: Any = controller_class.options(name=name, max_concurrency=_MAX_WAITERS).remote(
-        units, row_budget=row_budget, byte_budget=byte_budget, gate=gate, journal=directory
+        names, row_budget=row_budget, byte_budget=byte_budget, gate=gate, journal=directory
     )
     ray.get(controller.start.remote(), timeout=_START_S)
     return StreamClient(controller, units)

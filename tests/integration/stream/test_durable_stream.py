@@ -66,3 +66,9 @@ def test_a_trained_partition_can_be_taken_until_a_step_is_finished_for_good(new_
     assert (stats.trained, stats.in_flight, stats.nbytes) == (24, 0, 0)
     assert client.processes()["units"][0]["held"] == {}
     assert not [path for path in (tmp_path / "blocks").rglob("*") if path.is_file()]
+
+
+def test_nothing_that_a_controller_needs_again_is_in_the_object_store(new_stream, tmp_path, capfd):
+    """Ray says so of an actor that it could not start a second time once its first arguments are gone."""
+    new_stream(directory=tmp_path, num_data_storage_units=2)
+    assert "object store" not in capfd.readouterr().err
