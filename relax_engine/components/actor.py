@@ -86,11 +86,11 @@ class Actor(Role):
         self.group = TrainGroup(
             self.config, self.context.slots, role=self.role, trainable=True, timeout_s=args.wait_timeout
         )
-        self.reference = MovingReference(self.config, self.group, in_process=computes_in_process(self.config))
+        self.reference = MovingReference(self.context, self.group)
         if args.use_opd and not self.supervised and not has_teacher_role(self.config):
             load_weights(self.group, args.opd_teacher_load)
             self.group.snapshot(TEACHER)
-        holds_initial = self.reference.load(self.context.resume_from)
+        holds_initial = self.reference.load()
         if self.context.resume_from:
             self.group.load(self.context.resume_from, optimizer=not self.context.weights_only)
         elif not holds_initial:
@@ -180,7 +180,7 @@ class Actor(Role):
         metrics["perf/wait_time"] = reader.waited
         self.version = rollout_id + 1
         if self.reference.moves_at(self.version):
-            await asyncio.to_thread(self.reference.move)
+            await asyncio.to_thread(self.reference.move, self.version)
         saved = await asyncio.to_thread(
             self._checkpoint, rollout_id, outcome, reader.meta.get("data_position", {}), metrics
         )
@@ -263,8 +263,7 @@ class Actor(Role):
         offloaded = self.colocate and self.args.offload_rollout
         due = always or publishes(self.config, version, start=self.context.start_step, end=self.context.num_steps)
         roles = [*self.forward_roles] if due else []
-        moved = version > self.context.start_step and self.reference.moves_at(version)
-        if moved and "reference" in forward_columns(self.config):
+        if self.reference.moved_at(version) and "reference" in forward_columns(self.config):
             roles.append("reference")
         receivers: list[Receiver] = [RoleReceiver(name, devices_of(self.config, name)) for name in roles]
         if due:

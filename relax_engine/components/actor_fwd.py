@@ -52,7 +52,7 @@ class ForwardRole(Role):
             config, self.context.slots, role=self.role, trainable=False, timeout_s=args.wait_timeout
         )
         if self.role == "reference":
-            load_reference(self.group, args.ref_load, self.context.resume_from)
+            load_reference(self.group, self.context)
         else:
             load_weights(self.group, args.ref_load)
             if args.keep_old_actor:

@@ -135,7 +135,7 @@ def test_the_failure_says_whether_trying_again_may_help(tmp_path: Path) -> None:
         ("actor", {"save": "ckpt"}, None),
         ("actor", {}, "no checkpoint"),
         ("reference", {"save": "ckpt"}, None),
-        ("reference", {"ref_update_interval": 2}, "the reference weights that the actor sent"),
+        ("reference", {"ref_update_interval": 2}, None),
         ("actor_fwd", {"keep_old_actor": True}, "copies of older weights"),
         ("rollout", {}, None),
         ("rollout", {"rollout_function_path": "mine.rollout"}, "the function of --rollout-function-path"),
