@@ -91,14 +91,17 @@ class EngineGroup:
         return ray.remote(EngineHost).options(**slot.actor_options(), max_concurrency=3).remote(self._options)
 
     async def start(self, timeout_s: float) -> list[str]:
-        """URLs of all engines, once each answers; the first failure is raised with the engine's log."""
-        await asyncio.wait_for(asyncio.gather(*(self._first_start(engine) for engine in self._engines)), timeout_s)
+        """URLs of all engines, once each answers; the first failure is raised with the engine's log.
+
+        An engine that dies meanwhile is started again where failures are tolerated, with another `timeout_s`.
+        """
+        await asyncio.gather(*(self._first_start(engine, timeout_s) for engine in self._engines))
         return self.urls
 
-    async def _first_start(self, engine: _Engine) -> None:
+    async def _first_start(self, engine: _Engine, timeout_s: float) -> None:
         try:
-            await self._ready(engine)
-        except RayActorError as error:
+            await asyncio.wait_for(self._ready(engine), timeout_s)
+        except (RayActorError, TimeoutError) as error:
             if not self.flat.use_fault_tolerance:
                 raise
             logger.warning("an engine did not start: %s", error)

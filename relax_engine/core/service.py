@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ray import serve
+from ray.exceptions import RayActorError, RayTaskError
 
 from relax_engine.components.role import RoleContext
 from relax_engine.core.failure import RoleError
@@ -30,6 +31,7 @@ class Service:
         self.name = name
         self.deadline_s = deadline_s
         self.context = context
+        self._died = False
 
     def target(self) -> serve.RunTarget:
         """What Serve is to run: the role under its name, at `/<name>`."""
@@ -65,14 +67,25 @@ class Service:
 
     async def run(self, *args: Any) -> dict[str, Any]:
         """The role's loop, to its end; returns its outcome."""
-        outcome: dict[str, Any] = await _result(serve.get_app_handle(self.name).run.remote(*args))
+        self._died = False
+        try:
+            outcome: dict[str, Any] = await _result(serve.get_app_handle(self.name).run.remote(*args))
+        except RayActorError as error:
+            # Raised by the role, it would be a task's error, and the process that died another one.
+            self._died = not isinstance(error, RayTaskError)
+            raise
         return outcome
 
     async def redeploy(self, **changes: Any) -> None:
-        """Start the role anew with changes to its context, once what is left of the old one has ended."""
-        with contextlib.suppress(Exception):
-            await self.call("close", deadline_s=_CLOSE_S)
+        """Start the role anew with changes to its context, once what is left of the old one has ended.
+
+        What a dead process owned ends with it. Asked to close, the one that Serve starts in its place would answer.
+        """
+        if not self._died:
+            with contextlib.suppress(Exception):
+                await self.call("close", deadline_s=_CLOSE_S)
         self.context = replace(self.context, restarts=self.context.restarts + 1, **changes)
+        self._died = False
         await asyncio.to_thread(serve.delete, self.name)
         await asyncio.to_thread(serve.run_many, [self.target()], wait_for_ingress_deployment_creation=True)
         await self.call("setup")
