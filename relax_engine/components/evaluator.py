@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relax_engine.components.mode import published_version
+from relax_engine.components.mode import evaluation_is_due, published_version
 from relax_engine.errors import first_cause
 from relax_engine.observe.metrics import MetricsLog, read_metrics
 from relax_engine.rollout.custom_generate import custom_generate
@@ -55,13 +55,10 @@ class Evaluator:
 
     async def start_if_due(self, step: int, *, wait: bool) -> None:
         """Evaluate the weights of `step` if the flags say so."""
-        args = self._role.args
         for task in [task for task in self._tasks if task.done()]:
             await _result(task)
             self._tasks.remove(task)
-        if not self._pool.engines or not args.eval_prompt_data or not args.eval_interval or step % args.eval_interval:
-            return
-        if step == 0 and args.skip_eval_before_train:
+        if not self._pool.engines or not evaluation_is_due(self._role.config, step):
             return
         self._tasks.append(asyncio.create_task(self._evaluate(step), name=f"evaluation of step {step}"))
         if wait:

@@ -88,6 +88,14 @@ def publishes(config: RunConfig, version: int, *, start: int, end: int) -> bool:
     return version in (start, end) or version % int(config.flat.update_weights_interval) == 0
 
 
+def evaluation_is_due(config: RunConfig, step: int) -> bool:
+    """Whether the weights after `step` steps are evaluated."""
+    flat = config.flat
+    if not flat.eval_prompt_data or not flat.eval_interval or step % flat.eval_interval:
+        return False
+    return step > 0 or not flat.skip_eval_before_train
+
+
 def published_version(config: RunConfig, version: int, *, end: int) -> int:
     """The newest version not after `version` that engines get, unless the run started behind it."""
     return version if version == end else version - version % int(config.flat.update_weights_interval)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -16,7 +15,7 @@ from ray import serve
 
 from relax_engine.components.engine_host import EngineGroup
 from relax_engine.components.evaluator import Evaluator
-from relax_engine.components.mode import partition_number
+from relax_engine.components.mode import evaluation_is_due, partition_number
 from relax_engine.components.partitions import PartitionWriter
 from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.config.roles import generates_ahead
@@ -190,6 +189,11 @@ class Rollout(Role):
         """Produce all partitions; raises the first error of any request, reward, hook or write."""
         first, last = self.first, self.context.num_steps
         await self.wait_for_version(self.context.start_step)
+        for step in range(self.context.start_step, first):
+            # What a predecessor had begun to evaluate when it died; what it had finished is not done again.
+            await self.evaluator.start_if_due(step, wait=self.in_turns)
+        if self.in_turns and first > self.context.start_step:
+            await self._hand_over()  # the actor is training what is sealed
         await self.flow.restore(self.next_group, self.pending, self.waiting)
         self.flow.start(last - first)
         for rollout_id in range(first, last):
@@ -208,16 +212,21 @@ class Rollout(Role):
                 await asyncio.to_thread(self.stream.finish_step, f"train_{rollout_id}")
         await self.flow.close()
         await self.evaluator.finish()
-        if self.tolerant and not (self.stopping or self.args.debug_rollout_only):
-            # The engines are needed to the end, and only a role that runs is started again.
-            await self.wait_for_version(last)
+        if not self.stopping:
+            await self._see_the_end()
         return self.outcome()
 
-    async def finish(self) -> dict[str, Any]:
-        """Evaluate the final weights where asked for, once training has ended."""
-        started = time.time()
-        await self.evaluator.start_if_due(self.context.num_steps, wait=True)
-        return {"phases": self.phases_since(started)}
+    async def _see_the_end(self) -> None:
+        """Evaluate the final weights where asked for.
+
+        Where failures are tolerated, wait for them in any case: the engines are needed until the actor has sent them,
+        and only a role that runs is started again.
+        """
+        last = self.context.num_steps
+        if self.tolerant or evaluation_is_due(self.config, last):
+            while self.pool.engines and not self.args.debug_rollout_only and self.version < last:
+                await self.wait_for_version(self.version + 1)  # each with a deadline of its own
+        await self.evaluator.start_if_due(last, wait=True)
 
     async def close(self) -> None:
         """End whatever `setup` and `run` started, the last first."""

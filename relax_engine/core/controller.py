@@ -164,11 +164,7 @@ class Controller:
         loops = {name: asyncio.create_task(self._keeper.keep(name)) for name in self.services}
         with progress("training", total=self.num_steps - self.point.iteration) as bar:
             results = await self._all_or_first_failure(loops, bar)
-        phases: list[Phase] = [phase for result in results for phase in result["phases"]]
-        if "rollout" in self.services:
-            phases += (await self.services["rollout"].call("finish"))["phases"]
-            await self._relay(["rollout"], None)
-        return phases
+        return [phase for result in results for phase in result["phases"]]
 
     @property
     def _followers(self) -> list[str]:
@@ -200,8 +196,8 @@ class Controller:
         )
 
     def _join(self, engine_urls: list[str], roles: list[str], gone: Sequence[str] = ()) -> None:
-        """Have the actor bring engines and roles up to its weights; one that does not run does so at its start."""
-        if "actor" not in self._keeper.running:
+        """Have the actor bring engines and roles up to its weights; one that is being started does so when it runs."""
+        if "actor" in self._keeper.restarting:
             return
 
         async def join() -> None:
@@ -250,14 +246,14 @@ class Controller:
                 self._keeper.condemn(name, error)
         await self._watch.require_progress()
 
-    async def _relay(self, names: list[str], bar: Progress | None) -> None:
+    async def _relay(self, names: list[str], bar: Progress) -> None:
         """Log what the roles report, and act on it."""
         for event in await self._watch.events(names):
             self._log(event)
             match event["kind"]:
                 case "step":
                     self._keeper.step_finished()
-                    if bar is not None and event["step"] >= self._shown:
+                    if event["step"] >= self._shown:
                         self._shown = event["step"] + 1
                         bar.advance()
                 case "engine_started":

@@ -39,8 +39,6 @@ def lost_with(role: str, config: RunConfig) -> str | None:
     flat = config.flat
     if role in ("actor", "actor_fwd") and flat.keep_old_actor:
         return "the copies of older weights (--keep-old-actor)"
-    if role == "reference" and flat.ref_update_interval is not None:
-        return "the reference weights that the actor sent (--ref-update-interval)"
     if role in ("actor", "critic") and uses_critic(config):
         return "a step that the actor and the critic take together"
     if role == "rollout" and flat.rollout_function_path is not None:
@@ -99,7 +97,6 @@ class Keeper:
         self.watch = watch
         self.run_dir = run_dir
         self.tolerant = tolerant
-        self.running: set[str] = set()
         self.restarting: set[str] = set()
         self._restart = restart
         self._arguments = arguments
@@ -137,14 +134,12 @@ class Keeper:
     async def _run(self, name: str) -> dict[str, Any]:
         loop = asyncio.create_task(self.services[name].run(*self._arguments(name)), name=name)
         verdict = self._condemned[name] = asyncio.get_running_loop().create_future()
-        self.running.add(name)
         try:
             await asyncio.wait({loop, verdict}, return_when=asyncio.FIRST_COMPLETED)
             if verdict.done():
                 verdict.result()
             return loop.result()
         finally:
-            self.running.discard(name)
             self.watch.forget(name)
             verdict.cancel()
             loop.cancel()
