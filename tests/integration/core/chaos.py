@@ -7,6 +7,7 @@ import math
 import os
 import random
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -39,6 +40,9 @@ BY_ROLE = {
     "reference": ("reference", "service"),
     "reference_rank": ("reference", "rank 0"),
     "advantages": ("advantages", "service"),
+    "critic": ("critic", "service"),
+    "critic_rank": ("critic", "rank 0"),
+    "sft": ("sft", "service"),
 }
 
 
@@ -50,9 +54,11 @@ class ChaosRun:
     run_dir: Path
     flags: dict[str, Any]
     kills: list[tuple[str, int, float]] = field(default_factory=list)
+    recoveries: dict[str, list[float]] = field(default_factory=dict)
 
     def start(self) -> None:
-        config = self.tiny.config(self.run_dir, use_fault_tolerance=True, **self.flags)
+        # A recovery on a busy machine takes longer than the waits of other tests.
+        config = self.tiny.config(self.run_dir, use_fault_tolerance=True, wait_timeout=240.0, **self.flags)
         self.run_dir.mkdir(exist_ok=True)
         (self.run_dir / "run.yaml").write_text(config.to_yaml())
         self.mark = uuid.uuid4().hex
@@ -108,7 +114,8 @@ class ChaosRun:
         role, name = BY_ROLE[kind]
         try:
             with urllib.request.urlopen(f"{self.address()}/{role}/health", timeout=5) as answer:
-                return psutil.Process(json.load(answer)["processes"][name])
+                process = psutil.Process(json.load(answer)["processes"][name])
+            return None if process.status() == psutil.STATUS_ZOMBIE else process
         except (OSError, KeyError, ValueError, psutil.Error):
             return None
 
@@ -126,17 +133,27 @@ class ChaosRun:
         victim.kill()
         self.kills.append((kind, self.steps(), time.time()))
 
-    def torment(self, schedule: Sequence[Sequence[str]], seed: int, *, recovery_s: float) -> None:
-        """Kill one lot after the other, each at a random moment after the last one's recovery: a further step."""
+    def torment(
+        self, schedule: Sequence[Sequence[str]], seed: int, *, recovery_s: float, budget_s: float = math.inf
+    ) -> None:
+        """Kill one lot after the other, each at a random moment after the last one's recovery: a further step.
+
+        Lots that are not due within `budget_s` are spared.
+        """
         rng = random.Random(seed)
         assert self.wait_for_step(1, _START_S), self.report()
-        step = 1
+        end, step = time.monotonic() + budget_s, 1
         for kinds in schedule:
+            if time.monotonic() > end:
+                return
             assert self.wait_for_step(step, recovery_s), f"the run ended before {kinds} died; {self.report()}"
             time.sleep(rng.uniform(0.0, 1.0))
             for kind in kinds:
                 self.kill(kind)
-            step = self.steps() + 1
+            killed, step = time.monotonic(), self.steps() + 1
+            assert self.wait_for_step(step, recovery_s), f"the run ended when {kinds} died; {self.report()}"
+            for kind in kinds:
+                self.recoveries.setdefault(kind, []).append(time.monotonic() - killed)
 
     def finish(self, seconds: float) -> None:
         assert self.process.wait(seconds) == 0, self.report()
@@ -148,6 +165,23 @@ class ChaosRun:
                 process.kill()
             except psutil.Error:
                 continue
+
+    def facts(self, steps: int, rows_per_step: int) -> dict[str, Any]:
+        """What is worth keeping of a run that was audited."""
+        log = self.log()
+        return {
+            "kills": dict(Counter(kind for kind, _, _ in self.kills)),
+            "steps": steps,
+            "rows": steps * rows_per_step,
+            "lost": 0,
+            "duplicated": 0,
+            "seconds_to_the_next_step": {
+                kind: {"median": round(statistics.median(seconds), 2), "max": round(max(seconds), 2)}
+                for kind, seconds in self.recoveries.items()
+            },
+            "role_restarts": dict(Counter(re.findall(r"starting role (\w+) again", log))),
+            "run_restarts": log.count("starting the run again"),
+        }
 
     def audit(self, steps: int, rows_per_step: int) -> None:
         """Every row once, none missing; the accounting closes; losses are finite."""
