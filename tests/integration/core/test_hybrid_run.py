@@ -26,6 +26,7 @@ def phases(result: RunResult, role: str, name: str) -> list[dict[str, Any]]:
     return [phase for phase in timeline if (phase["role"], phase["name"]) == (role, name)]
 
 
+@pytest.mark.long
 def test_without_staleness_hybrid_repeats_itself_and_colocate(ray_cluster: None, tiny: Any, tmp_path: Path) -> None:
     """The same samples, rewards and losses, bit for bit: only placement and order of events differ.
 

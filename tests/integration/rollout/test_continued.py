@@ -134,11 +134,17 @@ def log_probs(model: Any, sample: Sample) -> np.ndarray:
 async def test_a_group_that_was_cut_off_often_enough_is_left_to_finish(
     engines: list[EngineProcess], tokenizer: Any
 ) -> None:
-    groups = make_groups(tokenizer, 2)
-    groups[1][0].abort_count = 1
+    candidates = 24
     async with EnginePool([engines[0].url], timeout_s=TIMEOUT_S) as pool:
+        whole = make_groups(tokenizer, candidates)
+        await Generator(pool, SAMPLING, tokenizer=tokenizer).generate(whole)
+        # Two groups that do not end by themselves before the cut.
+        chosen = [i for i, group in enumerate(whole) if all(sample.response_length == LENGTH for sample in group)][:2]
+        fresh = make_groups(tokenizer, candidates)
+        groups = [fresh[i] for i in chosen]
+        groups[1][0].abort_count = 1
         generator = Generator(pool, SAMPLING, tokenizer=tokenizer, max_aborted=1)
-        await cut_after(0.03, pool, generator, groups)
+        await cut_after(0.01, pool, generator, groups)
     assert [sample.status for sample in groups[0]] == [SampleStatus.ABORTED] * 2
     assert [sample.abort_count for sample in groups[0]] == [1, 1]
     assert all(map(is_finished, groups[1]))
