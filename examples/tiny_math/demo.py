@@ -173,6 +173,8 @@ def _print(report: dict[str, Any], path: Path) -> None:
     print(f"  greedy                  {report['greedy_accuracy_before']:.3f}   {report['greedy_accuracy_after']:.3f}")
     print(f"\nEngine and trainer log-probs differ by at most {report['logprob_max_abs_diff']:.2e}")
     print(f"Samples trained, by lag in weight versions: {report['staleness_histogram']}")
+    busy = sum(report["phase_seconds"].values())
+    print(f"Phases of all roles add up to {busy:.1f} s within {report['training_seconds']:.1f} s of training")
     print(f"{report['cache_hits']} of {report['tasks']} tasks from cache; {report['wall_seconds']['total']} s in all")
     print(f"Promotion: {report['reason']}")
     print(f"Report: {path}")
