@@ -43,17 +43,17 @@ def convert(row: Row, options: ColumnOptions) -> Record:
         raise ValueError(f"messages is {type(row['messages']).__name__}, expected a list")
     media = media_of(row)
     chat = [message_text(message, position, media) for position, message in enumerate(row["messages"])]
-    named = next((row[name] for name in LABELS if row.get(name) is not None), None)
     metadata = rest(row, "messages", *LABELS, *MEDIA_COLUMNS)
-    return Record(*prompt_and_label(chat, named), metadata, media)
+    return Record(*prompt_and_label(chat, row), metadata, media)
 
 
-def prompt_and_label(chat: list[dict[str, str]], named: Any) -> tuple[list[dict[str, str]], str]:
-    """A conversation and its label: the one given, or the assistant's last message, which then leaves the prompt.
+def prompt_and_label(chat: list[dict[str, str]], row: Row) -> tuple[list[dict[str, str]], str]:
+    """A conversation and its label: the row's, or the assistant's last message, which then leaves the prompt.
 
     Raises:
         ValueError: there is no label, or what is left is no prompt.
     """
+    named = next((row[name] for name in LABELS if row.get(name) is not None), None)
     if named is not None:
         if chat and chat[-1]["role"] == "assistant":
             chat = chat[:-1]

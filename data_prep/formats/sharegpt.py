@@ -44,9 +44,8 @@ def convert(row: Row, options: ColumnOptions) -> Record:
     system = row.get("system")
     if system:
         chat.insert(0, {"role": "system", "content": system})
-    named = next((row[name] for name in LABELS if row.get(name) is not None), None)
     metadata = rest(row, "conversations", "system", *LABELS, *MEDIA_COLUMNS)
-    return Record(*prompt_and_label(chat, named), metadata, media_of(row))
+    return Record(*prompt_and_label(chat, row), metadata, media_of(row))
 
 
 def _message(turn: Any, position: int) -> dict[str, str]:

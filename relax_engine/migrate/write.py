@@ -61,7 +61,7 @@ set -e
 set -o pipefail
 
 MODE="${{1:-${{MODE:-sync}}}}"    # argument 1, else $MODE, else sync
-shift || true
+[ "$#" -eq 0 ] || shift
 case "${{MODE}}" in
     sync | async) ;;
     *) echo "unknown mode '${{MODE}}': use sync or async" >&2; exit 2 ;;
