@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relax_engine.checkpoint.manager import CheckpointManager
+from relax_engine.components.mode import evaluation_is_due
 from relax_engine.components.role import Phase
 from relax_engine.config import RunConfig
 from relax_engine.config.doctor import require_valid
@@ -19,7 +20,7 @@ from relax_engine.core.controller import Controller
 from relax_engine.core.recovery import until_done
 from relax_engine.core.result import RunResult, collect_result
 from relax_engine.core.resume import ResumePoint, find_resume_point, newest_of_run
-from relax_engine.observe.metrics import MetricsLog
+from relax_engine.observe.metrics import MetricsLog, read_metrics
 from relax_engine.rollout.data_source import DataSettings
 from relax_engine.rollout.prompt_check import check_prompts
 from relax_engine.rollout.prompts import read_prompts
@@ -50,7 +51,7 @@ def train(config: RunConfig) -> RunResult:
         Path(config.flat.dump_details, "config.yaml").write_text(config.to_yaml())
     point = find_resume_point(config)
     num_steps = total_steps(config)
-    if point.iteration >= num_steps:
+    if point.iteration >= num_steps and not lacks_evaluation(config, run_dir, num_steps):
         logger.info("nothing to do: the checkpoint is at step %d of %d", point.iteration, num_steps)
         if point.state.get("iteration") == point.iteration:
             # The crash may have come between the last checkpoint and its step's line.
@@ -68,6 +69,16 @@ def train(config: RunConfig) -> RunResult:
         start_step=point.iteration,
         wall_seconds=seconds,
     )
+
+
+def lacks_evaluation(config: RunConfig, run_dir: Path, num_steps: int) -> bool:
+    """Whether a run of `run_dir` was killed between its last checkpoint and the evaluation of its final weights."""
+    if config.supervised or not evaluation_is_due(config, num_steps) or not (run_dir / "metrics.jsonl").exists():
+        return False
+    path = run_dir / "eval.jsonl"
+    done = {line["dataset"] for line in read_metrics(path) if line["step"] == num_steps} if path.exists() else set()
+    # The names that a function of one's own returns are known only when it has been called.
+    return not done if config.flat.eval_function_path else not done >= set(config.flat.eval_prompt_data)
 
 
 def _check_prompts(config: RunConfig) -> None:

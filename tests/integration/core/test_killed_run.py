@@ -55,8 +55,7 @@ def numbers(process: subprocess.Popen[bytes], run_dir: Path) -> list[tuple[float
 
 
 def evaluations(run_dir: Path) -> list[dict[str, Any]]:
-    """All but the last, which a run that was killed after its last checkpoint does not get."""
-    return [record for record in read_metrics(run_dir / "eval.jsonl") if record["step"] < STEPS]
+    return read_metrics(run_dir / "eval.jsonl")
 
 
 def marked(mark: str) -> list[psutil.Process]:
@@ -99,5 +98,12 @@ def test_a_killed_run_continues_bit_for_bit(tiny: Any, tmp_path: Path) -> None:
     whole = numbers(undisturbed, tmp_path / "whole")
     assert numbers(resumed, killed) == whole
     assert len(set(whole)) == STEPS
-    assert [record["step"] for record in evaluations(killed)] == [0, 2, 4]
-    assert evaluations(killed) == evaluations(tmp_path / "whole")
+    expected = evaluations(tmp_path / "whole")
+    assert [record["step"] for record in expected] == [0, 2, 4, 6]
+    assert evaluations(killed) == expected
+
+    # As if the kill had come between the last checkpoint and the evaluation of the final weights.
+    lines = (killed / "eval.jsonl").read_text().splitlines(keepends=True)
+    (killed / "eval.jsonl").write_text("".join(lines[:-1]))
+    assert numbers(start(tiny, killed, "evaluated"), killed) == whole
+    assert evaluations(killed) == expected
