@@ -15,6 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import annotated_types
 from pydantic.fields import FieldInfo
 
+from relax_engine.config.sections.access import Access
 from relax_engine.config.sections.agentic import Agentic
 from relax_engine.config.sections.algorithm import Algorithm
 from relax_engine.config.sections.base import Section
@@ -47,6 +48,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "evaluation": Evaluation,
     "weight_sync": WeightSync,
     "health": Health,
+    "access": Access,
     "logging": Logging,
     "agentic": Agentic,
     "debug": Debug,

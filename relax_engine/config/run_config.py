@@ -22,6 +22,7 @@ from relax_engine.config.files import read_config_file, with_custom_settings
 from relax_engine.config.flat import FlatView
 from relax_engine.config.messages import describe
 from relax_engine.config.naming import sectioned
+from relax_engine.config.sections.access import Access
 from relax_engine.config.sections.agentic import Agentic
 from relax_engine.config.sections.algorithm import Algorithm
 from relax_engine.config.sections.checkpoint import Checkpoint
@@ -65,6 +66,7 @@ class RunConfig(BaseModel):
     evaluation: Evaluation = Field(default_factory=Evaluation)
     weight_sync: WeightSync = Field(default_factory=WeightSync)
     health: Health = Field(default_factory=Health)
+    access: Access = Field(default_factory=Access)
     logging: Logging = Field(default_factory=Logging)
     agentic: Agentic = Field(default_factory=Agentic)
     debug: Debug = Field(default_factory=Debug)

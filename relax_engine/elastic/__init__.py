@@ -1,0 +1,1 @@
+"""Engines that come and go while a run trains."""
