@@ -1,4 +1,4 @@
-"""On-policy distillation towards a served teacher: what the student learns, and from whom."""
+"""On-policy distillation: what the student learns, and from whom."""
 
 from __future__ import annotations
 
@@ -34,3 +34,38 @@ def test_a_student_that_is_its_own_teacher_has_nothing_to_learn_at_first(
     assert abs(lines[0]["train/opd_reverse_kl"]) < 1e-4
     assert lines[1]["train/opd_loss"] > 1e-5
     assert any(name.startswith("teacher/") for name in result.phase_seconds)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {},
+        {"hybrid": True, "max_staleness": 1},
+        {
+            "fully_async": True,
+            "max_staleness": 1,
+            "resource": {
+                **{role: [1, 1] for role in ("actor", "rollout", "actor_fwd", "teacher")},
+                "advantages": [1, 0],
+            },
+        },
+    ],
+    ids=["colocate", "hybrid", "fully-async"],
+)
+def test_a_teacher_in_the_training_backend(mode: Any, ray_cluster: None, tiny: Any, tmp_path: Path) -> None:
+    """Advantage mode beside the reward: the gap to the student's first self opens as the reward pulls it away."""
+    config = tiny.config(
+        tmp_path,
+        num_rollout=4,
+        use_opd=True,
+        opd_type="megatron",
+        opd_teacher_load=str(tiny.model),
+        opd_kl_coef=0.1,
+        lr=1e-2,
+        **mode,
+    )
+    lines = read_metrics(Path(train(config).run_dir) / "metrics.jsonl")
+    gaps = [line["train/opd_reverse_kl"] for line in lines]
+    assert abs(gaps[0]) < 1e-4
+    assert gaps[-1] > 1e-2
