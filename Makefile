@@ -40,7 +40,7 @@ lint: $(STAMP)
 	@$(BIN)/lint-imports --no-logo
 
 test: $(STAMP) lint
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-long: $(STAMP)
 	@$(BIN)/python -m pytest -m long $(ARGS)
