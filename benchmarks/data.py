@@ -1,6 +1,6 @@
 """Conversion of verl rows: rows per second and peak memory, beside a row-by-row pandas script.
 
-    python benchmarks/data.py                      # a million rows, each converter in a process of its own
+    python benchmarks/data.py            # a million rows, three times each, each run a process of its own, in turns
 
 The script beside is what porting guides tell to write: read everything with pandas, build a dictionary per row, write
 the frame. It moves the columns as they are; ours also writes ids, provenance and metadata as JSON, and checks each
@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -88,6 +89,7 @@ RUNNERS = {"relax": run_relax, "pandas": run_pandas}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/data.json")
     parser.add_argument("--one", choices=sorted(RUNNERS), help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
@@ -96,7 +98,7 @@ def main() -> None:
         measure(args.one, args.work)
         return
     with tempfile.TemporaryDirectory() as directory:
-        results = compare(Path(directory), args.rows)
+        results = compare(Path(directory), args.rows, args.repeats)
     args.out.write_text(json.dumps(results, indent=1) + "\n")
     print(f"rows/s: {results['speed_ratio']:.1f} times pandas; peak memory: 1/{results['memory_ratio']:.1f} of it")
 
@@ -113,27 +115,31 @@ def measure(name: str, work: Path) -> None:
     (work / "result.json").write_text(json.dumps(measured))
 
 
-def compare(work: Path, rows: int) -> dict[str, Any]:
-    """Both on the same file; and that both made the same prompts and labels."""
+def compare(work: Path, rows: int, repeats: int) -> dict[str, Any]:
+    """Both on the same file, in turns; and that both made the same prompts and labels. Ratios are of the medians."""
     make_rows(work / "verl.parquet", rows)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    runs: dict[str, dict[str, float]] = {}
-    for name in RUNNERS:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("OMP_NUM_THREADS", None)  # each may use all cores
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in RUNNERS}
+    for name in [*RUNNERS] * repeats:
         command = [sys.executable, __file__, "--one", name, "--work", str(work)]
         subprocess.run(command, check=True, env=environment, cwd=ROOT, stderr=subprocess.DEVNULL)
         run = json.loads((work / "result.json").read_text())
-        runs[name] = {**run, "rows_per_s": rows / run["wall_s"], "rows_per_cpu_s": rows / run["cpu_s"]}
-        print(f"{name}: {runs[name]}", flush=True)
+        runs[name].append({**run, "rows_per_s": rows / run["wall_s"], "load1": os.getloadavg()[0]})
+        print(f"{name}: {runs[name][-1]}", flush=True)
     require_same(work, rows)
-    ours, theirs = runs["relax"], runs["pandas"]
+
+    def ratio(key: str) -> float:
+        ours, theirs = ([run[key] for run in runs[name]] for name in ("relax", "pandas"))
+        return statistics.median(theirs) / statistics.median(ours)
+
     return {
         "rows": rows,
         "source_mib": (work / "verl.parquet").stat().st_size / 2**20,
-        "speed_ratio": ours["rows_per_s"] / theirs["rows_per_s"],
-        "speed_ratio_cpu": ours["rows_per_cpu_s"] / theirs["rows_per_cpu_s"],
-        "memory_ratio": theirs["peak_mib"] / ours["peak_mib"],
+        "speed_ratio": ratio("wall_s"),
+        "speed_ratio_cpu": ratio("cpu_s"),
+        "memory_ratio": ratio("peak_mib"),
         "cores": os.cpu_count(),
-        "load1": os.getloadavg()[0],
         "runs": runs,
     }
 

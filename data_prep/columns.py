@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from data_prep.arrow_values import number_column, text_column, text_scalar
 from data_prep.flat import holds_nul, list_lengths, offsets_of, starts_visibly
 from data_prep.limits import CELL_BYTES
 from data_prep.schema import MESSAGE, ROLES
@@ -54,10 +55,10 @@ def chat_prompts(array: Any) -> Any | None:
     roles, contents = columns.pop("role", None), columns.pop("content", None)
     if roles is None or contents is None or any(column.null_count < len(column) for column in columns.values()):
         return None
-    if not is_text(roles.type) or not pc.all(pc.is_in(roles, pa.array(ROLES, roles.type))).as_py():
+    if not is_text(roles.type) or not pc.all(pc.is_in(roles, text_column(*ROLES).cast(roles.type))).as_py():
         return None
-    last = pa.array(lengths.cumsum() - 1)
-    enders = pc.is_in(roles.take(last), pa.array(["user", "tool"], roles.type))
+    last = number_column(lengths.cumsum() - 1)
+    enders = pc.is_in(roles.take(last), text_column("user", "tool").cast(roles.type))
     if not pc.all(enders).as_py() or not clean_texts(contents) or not usable_texts(contents.take(last)):
         return None
     message = pa.StructArray.from_arrays([roles.cast(pa.string()), contents.cast(pa.string())], fields=list(MESSAGE))
@@ -68,6 +69,6 @@ def user_prompts(array: Any) -> Any | None:
     """A column of questions as message lists of one user's message each, or None if any is unusable."""
     if not usable_texts(array):
         return None
-    roles = pa.array(["user"] * len(array), pa.string())
+    roles = pa.repeat(text_scalar("user"), len(array))
     message = pa.StructArray.from_arrays([roles, array.cast(pa.string())], fields=list(MESSAGE))
     return pa.ListArray.from_arrays(offsets_of(np.ones(len(array), np.int32)), message)

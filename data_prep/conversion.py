@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from data_prep.ahead import ahead
+from data_prep.arrow_values import number_column
 from data_prep.errors import DataError
 from data_prep.files import digest, is_remote
 from data_prep.formats import Format, get_format
@@ -80,7 +82,7 @@ class Conversion:
         """
         states = spool.states()
         position = (states[-1].source, states[-1].next_row) if states else (0, 0)
-        batches = self._batches(position)
+        batches = ahead(self._batches(position))
         batch = next(batches, None)
         while batch is not None:
             with spool.segment(len(states), self.schema) as segment:
@@ -113,7 +115,7 @@ class Conversion:
         if batch.table is not None and self.layout.convert_columns is not None and not self.media:
             columns = self.layout.convert_columns(batch.table) if _is_utf8(batch.table) else None
             if columns is not None:
-                numbers = pa.array(np.arange(batch.start, batch.start + len(batch)))
+                numbers = number_column(np.arange(batch.start, batch.start + len(batch)))
                 segment.add(to_table(columns, file_digest, numbers, self.schema))
                 return
         records: list[Record] = []

@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from data_prep.arrow_values import no_text, number_column
+
 _QUOTE, _BACKSLASH, _SPACE = 0x22, 0x5C, 0x20
 _LETTERS = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", _QUOTE: '"', _BACKSLASH: "\\"}
 _LETTER = np.zeros(256, np.uint8)
@@ -37,7 +39,7 @@ def escaped(array: pa.Array) -> pa.Array | None:
     text = np.insert(replaced, special, _BACKSLASH)
     moved = (offsets + np.searchsorted(special, offsets)).astype(np.int32)
     result = pa.StringArray.from_buffers(len(array), pa.py_buffer(moved), pa.py_buffer(text))
-    return pc.if_else(array.is_valid(), result, pa.scalar(None, pa.string())) if array.null_count else result
+    return pc.if_else(array.is_valid(), result, no_text()) if array.null_count else result
 
 
 def holds_nul(array: pa.Array) -> bool:
@@ -68,4 +70,4 @@ def offsets_of(lengths: np.ndarray) -> pa.Array:
     """Arrow offsets `int32[rows + 1]` of lists with these lengths."""
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    return pa.array(offsets)
+    return number_column(offsets)

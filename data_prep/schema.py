@@ -23,6 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from data_prep.arrow_values import text_scalar
 from data_prep.json_text import dumps
 from data_prep.limits import CELL_BYTES, MIB
 
@@ -98,11 +99,11 @@ def to_table(
     """
     size = len(numbers)
     values: dict[str, pa.Array] = {
-        ID: pa.compute.binary_join_element_wise(digest[:12], numbers.cast(pa.string()), "-"),
+        ID: pa.compute.binary_join_element_wise(text_scalar(digest[:12]), numbers.cast(pa.string()), text_scalar("-")),
         PROMPT: columns.prompt,
         LABEL: columns.label.cast(pa.string()),
         METADATA: columns.metadata,
-        DIGEST: pa.array([digest] * size, pa.string()),
+        DIGEST: pa.repeat(text_scalar(digest), size),
         ROW: numbers,
     }
     for name in schema.names:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data_prep.ahead import ahead
 from data_prep.flat import flat, list_lengths
 from data_prep.limits import GROUP_BYTES, GROUP_ROWS
 from data_prep.schema import DIGEST, PROMPT
@@ -40,7 +41,7 @@ def write_parquet(tables: Iterable[pa.Table], schema: pa.Schema, path: Path, *, 
     rows = 0
     options = {"compression": "zstd", "write_page_checksum": True, "use_dictionary": REPEATED}
     with pq.ParquetWriter(path, schema, **options) as writer:
-        for group in row_groups(tables, schema, group_rows):
+        for group in ahead(row_groups(tables, schema, group_rows)):
             writer.write_table(group, row_group_size=max(1, group.num_rows))
             rows += group.num_rows
     return rows

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from data_prep.arrow_values import text_scalar
 from data_prep.columns import chat_prompts, usable_texts, user_prompts
 from data_prep.formats.common import messages, require, rest, structured_label
 from data_prep.formats.media import MEDIA_COLUMNS, media_of
@@ -57,5 +58,5 @@ def convert_columns(batch: pa.RecordBatch) -> Columns | None:
         if rewards["style"].null_count:
             return None
         columns["reward_style"] = rewards["style"]
-    metadata = json_objects(columns) if columns else pa.array(["{}"] * len(prompt), pa.string())
+    metadata = json_objects(columns) if columns else pa.repeat(text_scalar("{}"), len(prompt))
     return Columns(prompts, rewards["ground_truth"], metadata)
