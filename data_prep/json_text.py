@@ -11,7 +11,7 @@ import datetime
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from data_prep.arrow_values import no_text, text_scalar
 from data_prep.flat import escaped, list_lengths, offsets_of
 
-_Piece = str | pa.Array
+_Piece: TypeAlias = "str | pa.Array"
 """A part of a row's text: the same for all rows, or a column of texts."""
 
 

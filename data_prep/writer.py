@@ -47,7 +47,9 @@ def write_parquet(tables: Iterable[pa.Table], schema: pa.Schema, path: Path, *, 
     return rows
 
 
-def row_groups(tables: Iterable[pa.Table], schema: pa.Schema, group_rows: int = GROUP_ROWS) -> Iterator[pa.Table]:
+def row_groups(
+    tables: Iterable[pa.Table], schema: pa.Schema, group_rows: int = GROUP_ROWS, group_bytes: int = GROUP_BYTES
+) -> Iterator[pa.Table]:
     """The rows of `tables` in groups whose borders depend on the rows alone."""
     pending: list[pa.Table] = []
     rows, size = 0, 0
@@ -57,11 +59,11 @@ def row_groups(tables: Iterable[pa.Table], schema: pa.Schema, group_rows: int = 
         while start < table.num_rows:
             used = int(sizes[start - 1]) if start else 0
             room = start + group_rows - rows
-            fits = int(np.searchsorted(sizes, used + GROUP_BYTES - size)) + 1
+            fits = int(np.searchsorted(sizes, used + group_bytes - size)) + 1
             stop = min(table.num_rows, room, max(fits, start + 1))
             pending.append(table.slice(start, stop - start))
             rows, size = rows + stop - start, size + int(sizes[stop - 1]) - used
-            if rows >= group_rows or size >= GROUP_BYTES:
+            if rows >= group_rows or size >= group_bytes:
                 yield pa.concat_tables(pending).cast(schema)
                 pending, rows, size = [], 0, 0
             start = stop

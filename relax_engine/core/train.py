@@ -23,7 +23,7 @@ from relax_engine.core.resume import ResumePoint, find_resume_point, newest_of_r
 from relax_engine.observe.metrics import MetricsLog, read_metrics
 from relax_engine.rollout.data_source import DataSettings
 from relax_engine.rollout.prompt_check import check_prompts
-from relax_engine.rollout.prompts import read_prompts
+from relax_engine.rollout.prompts import count_prompts
 from relax_engine.rollout.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -116,5 +116,5 @@ def total_steps(config: RunConfig) -> int:
     limits = [flat.num_rollout] if flat.num_rollout else []
     if flat.num_epoch:
         size = flat.global_batch_size if config.supervised else flat.rollout_batch_size
-        limits.append(read_prompts(flat.prompt_data).num_rows // size * flat.num_epoch)
+        limits.append(count_prompts(flat.prompt_data) // size * flat.num_epoch)
     return int(min(limits))

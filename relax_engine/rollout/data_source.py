@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relax_engine.rollout.prompts import PromptDataError, messages_of, read_prompts
+from relax_engine.rollout.prompt_rows import PromptRows
+from relax_engine.rollout.prompts import PromptDataError, messages_of
 from relax_engine.types import Sample, SampleGroup
 from relax_engine.utils.hooks import load_function
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from transformers import PreTrainedTokenizerBase
 
 
@@ -85,14 +85,15 @@ class PromptDataSource:
         self.tokenizer = tokenizer
         self.samples_per_group = samples_per_group
         wanted = [key for key in (settings.input_key, settings.label_key) if key]
-        self._table: pa.Table = read_prompts(settings.prompt_data, columns=wanted)
-        self.fingerprint = _fingerprint(self._table, settings)
+        self._rows = PromptRows(settings.prompt_data, wanted)
+        decisive = json.dumps([wanted, settings.shuffle, settings.seed, self._rows.digest])
+        self.fingerprint = hashlib.sha256(decisive.encode()).hexdigest()
         self._build = load_function(settings.custom_prompt_path) if settings.custom_prompt_path else None
         self._next = 0
         self._orders: dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
-        return int(self._table.num_rows)
+        return len(self._rows)
 
     @property
     def position(self) -> DataPosition:
@@ -137,20 +138,20 @@ class PromptDataSource:
         return int(self._orders[epoch][offset])
 
     def row_group(self, row: int, group_index: int) -> SampleGroup:
-        """Row `row` of the table as a prompt group.
+        """Row `row` of the files as a prompt group.
 
         Raises:
             PromptDataError: it cannot be used; names it.
         """
         settings = self.settings
         where = f"row {row} of --prompt-data {list(settings.prompt_data)}"
-        record = self._table.slice(row, 1).to_pylist()[0]
-        prompt = record[settings.input_key]
+        record = self._rows[row]
+        prompt = record.get(settings.input_key)
         if self._build is not None:
             prompt = self._build(prompt, record)
         prompt = messages_of(prompt, where)
         tokens = self._encode(prompt, where)
-        label = record[settings.label_key] if settings.label_key else None
+        label = record.get(settings.label_key) if settings.label_key else None
         if label is not None and not isinstance(label, str):
             raise PromptDataError(
                 f"{where}: label {label!r} is {type(label).__name__}, not a string; convert the column "
@@ -207,12 +208,3 @@ def _metadata(value: Any, where: str) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     raise PromptDataError(f"{where}: metadata must be a struct or a JSON object, got {value!r:.80}")
-
-
-def _fingerprint(table: pa.Table, settings: DataSettings) -> str:
-    """Digest of the rows' contents and of what decides their order."""
-    keys = [key for key in (settings.input_key, settings.label_key) if key]
-    digest = hashlib.sha256(json.dumps([keys, settings.shuffle, settings.seed]).encode())
-    for batch in table.select(keys).combine_chunks().to_batches():
-        digest.update(batch.serialize())
-    return digest.hexdigest()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from relax_engine.rollout.data_source import DataSettings, PromptDataSource
-from relax_engine.rollout.prompts import PromptDataError, read_prompts
+from relax_engine.rollout.prompts import PromptDataError, prompt_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,22 +31,26 @@ def check_prompts(settings: DataSettings, load_tokenizer: Callable[[], PreTraine
         PromptDataError: names the row.
     """
     columns = [key for key in (settings.input_key, settings.label_key) if key]
-    table = read_prompts(settings.prompt_data, columns=columns)
-    if settings.label_key is not None:
-        _check_labels(table.column(settings.label_key), settings)
-    limit = settings.max_prompt_tokens
-    if limit is None or settings.custom_prompt_path is not None:
-        return
-    sizes = _sizes(table.column(settings.input_key))
-    longest = np.argsort(-sizes, kind="stable")[:_LONGEST]
-    suspects = [int(row) for row in longest if sizes[row] > limit // 2]
+    limit = None if settings.custom_prompt_path is not None else settings.max_prompt_tokens
+    rows, sizes = 0, np.zeros(0, np.int64)
+    longest = np.zeros(0, np.int64)
+    for table in prompt_tables(settings.prompt_data, columns=columns):
+        if settings.label_key in table.column_names:
+            _check_labels(table.column(settings.label_key), rows, settings)
+        if limit is not None and settings.input_key in table.column_names:
+            sizes = np.concatenate([sizes, _sizes(table.column(settings.input_key))])
+            longest = np.concatenate([longest, np.arange(rows, rows + table.num_rows)])
+            kept = np.argsort(-sizes, kind="stable")[:_LONGEST]
+            sizes, longest = sizes[kept], longest[kept]
+        rows += table.num_rows
+    suspects = [int(row) for row, size in zip(longest, sizes, strict=True) if limit is not None and size > limit // 2]
     if suspects:
         source = PromptDataSource(replace(settings, shuffle=False), load_tokenizer(), 1)
         for row in suspects:
             source.row_group(row, row)
 
 
-def _check_labels(column: pa.ChunkedArray, settings: DataSettings) -> None:
+def _check_labels(column: pa.ChunkedArray, first: int, settings: DataSettings) -> None:
     import pyarrow as pa
 
     kind = column.type
@@ -57,8 +61,8 @@ def _check_labels(column: pa.ChunkedArray, settings: DataSettings) -> None:
     row = next((row for row, value in enumerate(column) if value.is_valid), None)
     if row is not None:
         raise PromptDataError(
-            f"row {row} of --prompt-data {list(settings.prompt_data)}: label {column[row].as_py()!r} is {kind}, "
-            f"not a string; convert the column {settings.label_key!r} first (`relax data convert`)"
+            f"row {first + row} of --prompt-data {list(settings.prompt_data)}: label {column[row].as_py()!r} is "
+            f"{kind}, not a string; convert the column {settings.label_key!r} first (`relax data convert`)"
         )
 
 

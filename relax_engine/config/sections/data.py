@@ -39,6 +39,9 @@ class Data(Section):
     custom_prompt_path: str | None = None
     """Function `(prompt, row) -> prompt` that builds the prompt (text or messages) from its column and its row."""
 
+    use_streaming_dataset: bool = False
+    """Read rows as they are needed; that is how data sets of any size are read."""
+
     prefetch_max_cached: int = flag(256, ge=0, unit="prompts")
     """Prompts read and tokenised ahead of their use."""
 

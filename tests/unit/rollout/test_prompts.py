@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_prep.sources import Source, parse_spec
-from relax_engine.rollout.prompts import PromptDataError, messages_of, read_prompts
+from relax_engine.rollout.prompts import PromptDataError, count_prompts, messages_of, prompt_tables
 
 
 @pytest.fixture
@@ -24,7 +24,9 @@ def jsonl(path: Path, rows: list[dict]) -> Path:
 
 
 def prompts(spec: str | list[str]) -> list[str]:
-    return read_prompts(spec, columns=["prompt"])["prompt"].to_pylist()
+    found = [prompt for table in prompt_tables(spec, columns=["prompt"]) for prompt in table["prompt"].to_pylist()]
+    assert count_prompts(spec) == len(found)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -57,11 +59,23 @@ def test_files_keep_the_order_given(parquet: Path, tmp_path: Path) -> None:
     assert prompts(str([str(other), f"{parquet}[3:4]"])) == ["q0", "q1", "p3"]
 
 
-def test_files_may_differ_in_columns_that_nobody_asked_for(parquet: Path, tmp_path: Path) -> None:
-    other = jsonl(tmp_path / "other.jsonl", [{"prompt": "q0", "extra": {"a": 1}}])
-    table = read_prompts([str(parquet), str(other)], columns=["prompt"])
-    assert table.num_rows == 11
-    assert table["label"].to_pylist()[-1] is None
+def test_lines_are_counted_over_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blank lines and a last line without an end among them; a block ends with a whole line."""
+    monkeypatch.setattr("relax_engine.rollout.prompts._BLOCK_BYTES", 50)
+    path = tmp_path / "lines.jsonl"
+    path.write_text("\n\n".join(json.dumps({"prompt": f"p{i}" * (i + 1)}) for i in range(30)))
+    every = [f"p{i}" * (i + 1) for i in range(30)]
+    for start, stop in ((0, 30), (0, 1), (7, 8), (11, 29), (29, 30)):
+        assert prompts(f"{path}[{start}:{stop}]") == every[start:stop]
+
+
+def test_a_json_file_may_be_an_array(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{"prompt": "a"}, {"prompt": "b"}]))
+    assert prompts(str(path)) == ["a", "b"]
+    path.write_text('[{"prompt": "a"}, 3]')
+    with pytest.raises(PromptDataError, match=r"a\.json' cannot be read: row 1: element 1: expected an object"):
+        prompts(str(path))
 
 
 def test_a_directory_stands_for_its_files_in_order(parquet: Path, tmp_path: Path) -> None:
@@ -93,7 +107,8 @@ def test_every_bad_file_is_named_with_the_way_out(parquet: Path, tmp_path: Path)
     broken.write_text('{"prompt": "a"}\n{"prompt": \n')
     empty = tmp_path / "empty.jsonl"
     empty.write_text("")
-    mixed = jsonl(tmp_path / "mixed.jsonl", [{"prompt": {"role": "user"}}])
+    latin = tmp_path / "latin.jsonl"
+    latin.write_bytes('{"prompt": "é"}\n'.encode("latin-1"))
     cases = {
         f"{tmp_path}/none.parquet": r"none\.parquet' does not exist",
         str(bare): r"bare' names no data file",
@@ -101,16 +116,16 @@ def test_every_bad_file_is_named_with_the_way_out(parquet: Path, tmp_path: Path)
         str(cut): r"cut\.parquet' cannot be read",
         str(damaged(tmp_path / "damaged.parquet")): r"damaged\.parquet' cannot be read",
         str(broken): r"broken\.jsonl' cannot be read",
-        str(empty): r"empty\.jsonl' cannot be read: .*[Ee]mpty",
+        str(empty): r"holds no rows; give a file with at least one prompt",
         f"{parquet}[10:20]": r"holds no rows; give a file with at least one prompt",
         f"{parquet}[5:2]": r"holds no rows",
-        str([str(parquet), str(mixed)]): r"mixed\.jsonl.* cannot be combined: ",
+        str([str(parquet), str(latin)]): r"latin\.jsonl' cannot be read: .*UTF8",
         "['a.parquet'": r"is not a list of paths",
         "[1, 2]": r"is not a list of paths",
     }
     for spec, message in cases.items():
         with pytest.raises(PromptDataError, match=message):
-            read_prompts(spec, columns=["prompt"])
+            prompts(spec)
 
 
 def test_a_missing_column_is_named_with_those_that_exist(parquet: Path, tmp_path: Path) -> None:
@@ -118,7 +133,7 @@ def test_a_missing_column_is_named_with_those_that_exist(parquet: Path, tmp_path
     with pytest.raises(
         PromptDataError, match=r"other\.jsonl' has no column 'prompt'; it has \['question'\].*--input-key"
     ):
-        read_prompts([str(parquet), str(other)], columns=["prompt"])
+        list(prompt_tables([str(parquet), str(other)], columns=["prompt"]))
 
 
 def test_a_prompt_is_text_or_messages() -> None:
