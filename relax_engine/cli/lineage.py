@@ -61,10 +61,15 @@ def _parser() -> argparse.ArgumentParser:
     tagging.add_argument("name")
     tagging.add_argument("alias")
     tagging.add_argument("ref", help=_REF)
+    rolling = add("rollback", _rollback, "point an alias back at the version it pointed at before")
+    rolling.add_argument("name")
+    rolling.add_argument("alias", nargs="?", default="production", help="(default: %(default)s)")
     differing = add("diff", _diff, "what differs between two artifacts and what they were made from")
     differing.add_argument("left", help=_REF)
     differing.add_argument("right", help=_REF)
-    add("log", _log, "the versions of a name, newest first, with their figures and aliases").add_argument("name")
+    add(
+        "log", _log, "the versions of a name, newest first, with their figures, and the moves of its aliases"
+    ).add_argument("name")
     collecting = add("gc", _gc, "remove what unfinished publications left; versions are never touched")
     collecting.add_argument(
         "--grace-hours",
@@ -169,7 +174,14 @@ def _verify(store: ArtifactStore, options: argparse.Namespace) -> int:
 
 
 def _tag(store: ArtifactStore, options: argparse.Namespace) -> int:
-    artifact = store.tag(options.name, options.alias, options.ref)
+    return _write_alias(store.tag(options.name, options.alias, options.ref), options)
+
+
+def _rollback(store: ArtifactStore, options: argparse.Namespace) -> int:
+    return _write_alias(store.rollback(options.name, options.alias), options)
+
+
+def _write_alias(artifact: Artifact, options: argparse.Namespace) -> int:
     if options.json:
         _write_json(artifact.to_json())
     else:
@@ -222,6 +234,8 @@ def _log(store: ArtifactStore, options: argparse.Namespace) -> int:
     for version in versions:
         names = "".join(f"  [green]{alias}[/]" for alias in aliases.get(version.version, ()))
         console.print(_describe(version) + names)
+    for move in store.moves(options.name):
+        console.print(f"[dim]{move.at[:19]}  {move.alias} -> v{move.version}{'  (back)' if move.back else ''}[/]")
     return 0
 
 

@@ -11,12 +11,13 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 
 from relax_engine.lineage.backend import Backend
 from relax_engine.lineage.errors import StoreTimeoutError
 from relax_engine.lineage.manifest import canonical_json, check_schema, parse_version
 
-REFERENCE_SCHEMA = 1
+REFERENCE_SCHEMA = 2  # 1 had no moves
 _SWAP_DEADLINE_S = 120.0
 _FOLDER = "refs/"
 
@@ -32,13 +33,27 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """An alias was pointed at a version; ``back`` if that took back the move before it.
+
+    ``at`` is the time in ISO 8601 and UTC, or ``unknown`` for a move that an older release made.
+    """
+
+    alias: str
+    version: int
+    at: str
+    back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Reference:
-    """The state of one name. ``versions`` is append-only, ``aliases`` maps alias -> version number."""
+    """The state of one name: ``versions`` and ``moves`` are append-only, ``aliases`` maps alias -> version number."""
 
     name: str
     kind: str
     versions: tuple[Version, ...] = ()
     aliases: tuple[tuple[str, int], ...] = ()
+    moves: tuple[Move, ...] = ()
 
     def find(self, digest: str, parents: tuple[str, ...]) -> Version | None:
         """The version with this content made from these parents."""
@@ -59,9 +74,25 @@ class Reference:
         """With one more version."""
         return replace(self, versions=(*self.versions, Version(len(self.versions) + 1, digest, record, parents)))
 
-    def pointing(self, alias: str, version: int) -> Reference:
-        """With ``alias`` moved to ``version``."""
-        return replace(self, aliases=tuple(sorted({**dict(self.aliases), alias: version}.items())))
+    def pointing(self, alias: str, version: int, *, back: bool = False) -> Reference:
+        """With ``alias`` moved to ``version``; the same state if it is there already."""
+        if dict(self.aliases).get(alias) == version:
+            return self
+        aliases = tuple(sorted({**dict(self.aliases), alias: version}.items()))
+        move = Move(alias, version, datetime.now(UTC).isoformat(timespec="seconds"), back)
+        return replace(self, aliases=aliases, moves=(*self.moves, move))
+
+    def before(self, alias: str) -> int | None:
+        """The version that ``alias`` pointed at before its last move that was not taken back."""
+        held: list[int] = []
+        for move in self.moves:
+            if move.alias != alias:
+                continue
+            if move.back:
+                held.pop()
+            else:
+                held.append(move.version)
+        return held[-2] if len(held) > 1 else None
 
 
 class ReferenceTable:
@@ -119,12 +150,17 @@ def _serialise(reference: Reference) -> bytes:
         "kind": reference.kind,
         "versions": [asdict(version) for version in reference.versions],
         "aliases": dict(reference.aliases),
+        "moves": [asdict(move) for move in reference.moves],
     }
     return canonical_json(document)
 
 
 def _parse(data: bytes) -> Reference:
     value = json.loads(data)
+    if value.get("schema") == 1:
+        moves = [{"alias": alias, "version": number, "at": "unknown"} for alias, number in value["aliases"].items()]
+        value |= {"schema": REFERENCE_SCHEMA, "moves": moves}
     check_schema(value, REFERENCE_SCHEMA, f"reference {value.get('name')!r}")
     versions = tuple(Version(v["version"], v["digest"], v["record"], tuple(v["parents"])) for v in value["versions"])
-    return Reference(value["name"], value["kind"], versions, tuple(sorted(value["aliases"].items())))
+    moves = tuple(Move(**move) for move in value["moves"])
+    return Reference(value["name"], value["kind"], versions, tuple(sorted(value["aliases"].items())), moves)

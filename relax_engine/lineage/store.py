@@ -40,7 +40,7 @@ from relax_engine.lineage.manifest import (
 )
 from relax_engine.lineage.producer import describe_producer
 from relax_engine.lineage.records import ManifestTable
-from relax_engine.lineage.refs import Reference, ReferenceTable, Version
+from relax_engine.lineage.refs import Move, Reference, ReferenceTable, Version
 from relax_engine.lineage.resolve import Resolver
 
 STORE_SCHEMA = 1
@@ -213,6 +213,29 @@ class ArtifactStore:
 
         self._references.update(name, point)
         return self.resolve(f"{name}@v{chosen}")
+
+    def rollback(self, name: str, alias: str) -> Artifact:
+        """Point ``name@alias`` back at the version it pointed at before, and return that; again, at the one before it.
+
+        Raises:
+            ArtifactNotFoundError: the alias never pointed at another version, or the name is unknown.
+        """
+
+        def back(reference: Reference | None) -> Reference:
+            version = reference and reference.before(alias)
+            if not reference or not version:
+                raise ArtifactNotFoundError(
+                    f"{name}@{alias} cannot go back: no earlier move of it is recorded; "
+                    f"`relax lineage tag {name} {alias} {name}@vN` points it at any version"
+                )
+            return reference.pointing(alias, version, back=True)
+
+        return self.resolve(f"{name}@v{dict(self._references.update(name, back).aliases)[alias]}")
+
+    def moves(self, name: str) -> tuple[Move, ...]:
+        """Every move of the name's aliases, oldest first."""
+        reference = self._references.read(name)
+        return reference.moves if reference else ()
 
     def verify(self, artifact: Artifact | str) -> list[str]:
         """Re-hash every stored byte; one message per file that is missing or altered, empty when all is well."""

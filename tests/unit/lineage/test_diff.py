@@ -66,7 +66,8 @@ def test_the_commands_print_differences_and_history(store: ArtifactStore, tmp_pa
     assert "config.seed" in printed
     assert "prompts@v2" in printed
     assert main(["log", "run", "--store", store.url]) == 0
-    newest, oldest = capsys.readouterr().out.splitlines()
+    newest, oldest, move = capsys.readouterr().out.splitlines()
+    assert move.endswith("production -> v1")
     assert "run@v2" in newest
     assert "latest" in newest
     assert "run@v1" in oldest

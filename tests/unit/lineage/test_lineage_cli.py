@@ -71,6 +71,20 @@ def test_list_walks_tag_and_which(chain: ArtifactStore, tmp_path: Path, capsys: 
     assert capsys.readouterr().out.startswith("checkpoint trained@v1")
 
 
+def test_rollback_moves_production_back_and_the_log_tells(chain: ArtifactStore, tmp_path: Path, capsys):
+    (tmp_path / "better.bin").write_text("better")
+    chain.publish(tmp_path / "better.bin", kind="model", name="tiny")
+    for version in ("tiny@v1", "tiny@v2"):
+        assert run(chain, "tag", "tiny", "production", version) == 0
+    capsys.readouterr()
+    assert run(chain, "rollback", "tiny") == 0
+    assert capsys.readouterr().out.startswith("tiny@production -> tiny@v1")
+    assert run(chain, "log", "tiny") == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("production -> v1  (back)")
+    assert run(chain, "rollback", "tiny") == 1
+    assert "cannot go back" in capsys.readouterr().err
+
+
 def test_failures_exit_non_zero_with_the_reason(
     chain: ArtifactStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

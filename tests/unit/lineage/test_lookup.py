@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,36 @@ def test_tag_with_an_expectation_is_a_compare_and_swap(store: ArtifactStore, tmp
     with pytest.raises(ArtifactNotFoundError, match="other@v1 is not a version of 'tiny'"):
         store.tag("tiny", "production", other)
     assert store.resolve("tiny@production") == two
+
+
+def test_an_alias_goes_back_the_way_it_came(store: ArtifactStore, tmp_path: Path):
+    one, two, three = (publish(store, tmp_path, "tiny", text) for text in "123")
+    for version in (one, two, two, three):
+        store.tag("tiny", "production", version)
+    store.tag("tiny", "other", one)
+    assert store.rollback("tiny", "production") == two
+    assert store.rollback("tiny", "production") == one
+    with pytest.raises(ArtifactNotFoundError, match="tiny@production cannot go back"):
+        store.rollback("tiny", "production")
+    assert store.tag("tiny", "production", three) == three
+    assert store.rollback("tiny", "production") == one
+    assert [(move.version, move.back) for move in store.moves("tiny") if move.alias == "production"] == [
+        (1, False),
+        (2, False),
+        (3, False),
+        (2, True),
+        (1, True),
+        (3, False),
+        (1, True),
+    ]
+
+
+def test_aliases_of_an_older_release_go_back_to_where_they_were(store: ArtifactStore, tmp_path: Path):
+    one, two = (publish(store, tmp_path, "tiny", text) for text in "12")
+    store.tag("tiny", "production", one)
+    path = tmp_path / "store" / "refs" / "tiny.json"
+    document = json.loads(path.read_text())
+    del document["moves"]
+    path.write_text(json.dumps({**document, "schema": 1}))
+    store.tag("tiny", "production", two)
+    assert store.rollback("tiny", "production") == one
