@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from ray import serve
 from ray.exceptions import RayActorError, RayTaskError
+from ray.serve.exceptions import RayServeException
 
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.types import EngineCallError
@@ -300,10 +301,10 @@ class Actor(Role):
 
     async def _tell_rollout(self, method: str, *args: Any) -> None:
         """Call the rollout. One that is being started again needs not hear it: it asks for weights when it is back."""
-        call = getattr(serve.get_app_handle("rollout"), method).remote(*args)
         try:
+            call = getattr(serve.get_app_handle("rollout"), method).remote(*args)
             await asyncio.wait_for(_answer(call), self.args.role_deadline)
-        except (RayActorError, RayTaskError, TimeoutError) as error:
+        except (RayActorError, RayTaskError, RayServeException, TimeoutError) as error:
             if not self.tolerant:
                 raise
             logger.warning("the rollout did not answer %s(): %s", method, error)

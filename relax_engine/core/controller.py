@@ -23,6 +23,7 @@ from relax_engine.components.role import Phase, RoleContext
 from relax_engine.config import RunConfig
 from relax_engine.config.roles import devices_of, generates_ahead, required_roles, sharing_roles
 from relax_engine.core.cluster import Cluster
+from relax_engine.core.deploy import delete, deploy
 from relax_engine.core.failure import RoleError, role_failure
 from relax_engine.core.placement import Placement, place
 from relax_engine.core.recovery import Keeper, RunInterruptedError, lost_with
@@ -104,7 +105,10 @@ class Controller:
                 run_id=self.run_id,
             )
             self.services[role] = Service(role, context, deadline_s=flat.role_deadline)
-        await asyncio.to_thread(self._deploy)
+        targets = [service.target() for service in self.services.values()]
+        with held_port(_HTTP_HOST, _HTTP_PORT) as port:
+            await asyncio.to_thread(_start_serve, port)
+            await deploy(targets, flat.role_deadline)
         await self._all_or_first_failure(
             {name: asyncio.create_task(service.call("setup")) for name, service in self.services.items()}
         )
@@ -135,17 +139,6 @@ class Controller:
                 pending=position.get("pending", ()),
             )
         return stream
-
-    def _deploy(self) -> None:
-        """Start Serve where it does not run yet, and all roles on it at once."""
-        logging.getLogger("ray.serve").setLevel(logging.ERROR)
-        quiet = {"log_level": "WARNING", "enable_access_log": False}
-        targets = [service.target() for service in self.services.values()]
-        with held_port(_HTTP_HOST, _HTTP_PORT) as port:
-            if _get_global_client(raise_if_no_controller_running=False) is None:
-                serve.start(http_options={"host": _HTTP_HOST, "port": port}, logging_config=quiet)
-                logger.info("roles answer at http://%s:%d/<role>/health", _HTTP_HOST, port)
-            serve.run_many(targets, wait_for_ingress_deployment_creation=True)
 
     async def _loop(self) -> list[Phase]:
         assert self._stream is not None
@@ -300,9 +293,20 @@ class Controller:
         for name, outcome in zip(self.services, await asyncio.gather(*closing, return_exceptions=True), strict=True):
             if isinstance(outcome, BaseException):
                 logger.debug("closing role %s: %s", name, outcome)
-        for name in self.services:
-            await asyncio.to_thread(serve.delete, name)
+        try:
+            await delete(self.services, _CLOSE_S)
+        except RoleError as error:
+            logger.warning("%s", error)
         if self._placement is not None:
             self._placement.release()
         if self._stream is not None:
             self._stream.close()
+
+
+def _start_serve(port: int) -> None:
+    """Start Serve where it does not run yet."""
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    quiet = {"log_level": "WARNING", "enable_access_log": False}
+    if _get_global_client(raise_if_no_controller_running=False) is None:
+        serve.start(http_options={"host": _HTTP_HOST, "port": port}, logging_config=quiet)
+        logger.info("roles answer at http://%s:%d/<role>/health", _HTTP_HOST, port)

@@ -36,6 +36,7 @@ class EvalResult:
         truncated_ratio: Share of sampled responses cut at the length limit.
         response_length: Mean length of sampled responses, in tokens.
         seconds: Duration of both passes.
+        prompt_scores: Mean reward of the sampled responses to each prompt, in the order of the file.
     """
 
     dataset: str
@@ -48,6 +49,7 @@ class EvalResult:
     truncated_ratio: float
     response_length: float
     seconds: float
+    prompt_scores: tuple[float, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -120,6 +122,7 @@ async def _evaluate(config: RunConfig, limit: int | None) -> list[EvalResult]:
                             truncated_ratio=runs[0].truncated_ratio,
                             response_length=float(runs[0].lengths.mean()),
                             seconds=round(time.time() - started, 3),
+                            prompt_scores=tuple(runs[0].rewards.mean(axis=1).tolist()),
                         )
                     )
     finally:

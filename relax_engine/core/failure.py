@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from ray.exceptions import ObjectLostError, RayActorError, RayTaskError, WorkerCrashedError
+from ray.serve.exceptions import RayServeException
 
 from relax_engine.backends.engines.types import EngineDeadlineError, EngineLaunchError, EngineUnreachableError
 from relax_engine.components.train_group import RankLostError
@@ -20,6 +21,7 @@ INTERRUPTIONS: tuple[type[BaseException], ...] = (
     RayActorError,
     ObjectLostError,
     WorkerCrashedError,
+    RayServeException,  # it is being started again
     RankLostError,
     EngineUnreachableError,
     EngineDeadlineError,

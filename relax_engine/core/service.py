@@ -13,6 +13,7 @@ from ray import serve
 from ray.exceptions import RayActorError, RayTaskError
 
 from relax_engine.components.role import RoleContext
+from relax_engine.core.deploy import delete, deploy
 from relax_engine.core.failure import RoleError
 from relax_engine.core.registry import deployment
 
@@ -86,8 +87,8 @@ class Service:
                 await self.call("close", deadline_s=_CLOSE_S)
         self.context = replace(self.context, restarts=self.context.restarts + 1, **changes)
         self._died = False
-        await asyncio.to_thread(serve.delete, self.name)
-        await asyncio.to_thread(serve.run_many, [self.target()], wait_for_ingress_deployment_creation=True)
+        await delete([self.name], self.deadline_s)
+        await deploy([self.target()], self.deadline_s)
         await self.call("setup")
 
     async def events(self, deadline_s: float) -> Sequence[dict[str, Any]]:
