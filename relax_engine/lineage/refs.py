@@ -158,8 +158,8 @@ def _serialise(reference: Reference) -> bytes:
 def _parse(data: bytes) -> Reference:
     value = json.loads(data)
     if value.get("schema") == 1:
-        moves = [{"alias": alias, "version": number, "at": "unknown"} for alias, number in value["aliases"].items()]
-        value |= {"schema": REFERENCE_SCHEMA, "moves": moves}
+        known = [{"alias": alias, "version": number, "at": "unknown"} for alias, number in value["aliases"].items()]
+        value |= {"schema": REFERENCE_SCHEMA, "moves": known}
     check_schema(value, REFERENCE_SCHEMA, f"reference {value.get('name')!r}")
     versions = tuple(Version(v["version"], v["digest"], v["record"], tuple(v["parents"])) for v in value["versions"])
     moves = tuple(Move(**move) for move in value["moves"])

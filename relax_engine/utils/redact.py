@@ -18,9 +18,9 @@ def _words(text: str) -> frozenset[str]:
 
 
 _OPEN_SCHEMES = _words(
-    "http https ws wss ftp ftps sftp ssh git file local memory s3 s3a gs gcs az abfs abfss adl oss obs cos hdfs webhdfs "
-    "viewfs hf dvc github zip tar ray redis rediss tcp udp unix ipc inproc grpc grpcs postgresql mysql sqlite docker "
-    "oci env"
+    "http https ws wss ftp ftps sftp ssh git file local memory s3 s3a gs gcs az abfs abfss adl oss obs cos hdfs "
+    "webhdfs viewfs hf dvc github zip tar ray redis rediss tcp udp unix ipc inproc grpc grpcs postgresql mysql sqlite "
+    "docker oci env"
 )
 """Schemes whose URLs hold credentials in known places only. Any other, as Apprise's, may hold them anywhere."""
 
@@ -39,8 +39,8 @@ _SECRET_NAMES = _words(
 )
 _SECRET_PARAMETERS = frozenset(("key", "auth", "code", "sig", "signature", "x_amz_signature", "x_amz_credential"))
 _TOKEN_WORDS = _words(
-    "eos bos pad unk sep cls mask stop start end first last next special image video audio per response prompt new each "
-    "think tool a the this every of unexpected invalid one same"
+    "eos bos pad unk sep cls mask stop start end first last next special image video audio per response prompt new "
+    "each think tool a the this every of unexpected invalid one same"
 )
 """Words before `token` that make it one of a language model's."""
 
