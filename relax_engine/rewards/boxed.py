@@ -2,12 +2,12 @@ r"""Finding `\boxed{...}` in a response; shared by the mathematical rewards."""
 
 from __future__ import annotations
 
-_COMMANDS = ("\\boxed", "\\fbox")
+COMMANDS = ("\\boxed", "\\fbox")
 
 
-def last_boxed(text: str) -> str | None:
+def last_boxed(text: str, commands: tuple[str, ...] = COMMANDS) -> str | None:
     r"""The content of the last `\boxed{...}` (or `\fbox{...}`, or `\boxed x`); None if there is none that closes."""
-    start, command = max((text.rfind(command), command) for command in _COMMANDS)
+    start, command = max((text.rfind(command), command) for command in commands)
     if start < 0:
         return None
     position = start + len(command)

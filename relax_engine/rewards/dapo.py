@@ -1,4 +1,4 @@
-r"""`--rm-type dapo`: the answer on the last `Answer:` line, compared as text after normalisation.
+r"""`--rm-type dapo` and `dapo_strict_box`: the answer on the last `Answer:` line, or the box, compared as text.
 
 The rule of the DAPO recipe (arXiv 2503.14476): the prompt asks for a last line `Answer: ...`. Answers are
 normalised as in the evaluation of Minerva (arXiv 2206.14858, appendix D.1) and compared literally.
@@ -10,9 +10,11 @@ import re
 from typing import Any, TypedDict
 
 from relax_engine.rewards.boxed import last_boxed
+from relax_engine.rewards.extract import empty_label
 from relax_engine.types import Sample
 
 TAIL_CHARACTERS = 300
+BOX_TAIL_CHARACTERS = 100
 NO_ANSWER = "[INVALID]"
 
 _ANSWER_LINE = re.compile(r"answer\s*:\s*([^\n]+)", re.IGNORECASE)
@@ -41,35 +43,35 @@ _INLINE_MATH = re.compile(r"\$(.*?)\$")
 _BARE_FRACTION = re.compile(r"frac([^{])(.)")
 _BARE_ROOT = re.compile(r"sqrt([^{])")
 _THOUSANDS = re.compile(r"[\d,]+")
+check_label = empty_label
 
 
 class DapoReward(TypedDict):
-    """`score` is 1.0 or -1.0, `acc` whether the answer is right, `pred` the normalised answer."""
+    """`score` is 1.0 or -1.0, `acc` whether the answer is right, `pred` the answer compared; None for no box."""
 
     score: float
     acc: bool
-    pred: str
+    pred: str | None
 
 
 def dapo_reward(args: Any, sample: Sample) -> DapoReward:
     """Score the last `Answer: ...` among the last 300 characters; run it with `--reward-key score`.
 
-    Raises:
-        ValueError: the label is empty.
+    An empty answer is wrong, whatever the label is.
     """
-    label = sample.label or ""
-    problem = check_label(label)
-    if problem:
-        raise ValueError(problem)
     found = _ANSWER_LINE.findall(sample.response[-TAIL_CHARACTERS:])
     prediction = normalize_answer(found[-1] if found else NO_ANSWER)
-    correct = prediction == _normalize_label(label)
+    return _scored(bool(prediction) and prediction == _normalize_label(sample.label or ""), prediction)
+
+
+def dapo_strict_box_reward(args: Any, sample: Sample) -> DapoReward:
+    r"""Score the last `\boxed{...}` among the last 100 characters, which must be the label to the letter."""
+    prediction = last_boxed(sample.response[-BOX_TAIL_CHARACTERS:], ("\\boxed",))
+    return _scored(bool(prediction) and prediction == (sample.label or ""), prediction)
+
+
+def _scored(correct: bool, prediction: str | None) -> DapoReward:
     return {"score": 1.0 if correct else -1.0, "acc": correct, "pred": prediction}
-
-
-def check_label(label: str) -> str | None:
-    """Why `label` cannot be compared with, or None if it can."""
-    return None if label.strip() else "the label is empty"
 
 
 def normalize_answer(answer: str) -> str:

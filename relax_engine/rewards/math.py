@@ -1,96 +1,80 @@
-r"""`--rm-type math`: is the boxed answer mathematically equal to the label?
+r"""`--rm-type math`: is the boxed answer the label?
 
-What lives here: extraction of `\boxed{...}` and comparison through math-verify (Hugging Face), which
-compares expressions, not strings: `\frac{2}{4}` equals `0.5`. What does not:
-partial credit and format rewards.
+What lives here: the order of comparisons, cheap ones first. What does not: each of them (`latex`, `plain_number`, `words`,
+`choices`, `symbolic`) and finding the box (`boxed`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import signal
-import threading
-import time
-from collections.abc import Iterator
 from typing import Any
 
-import math_verify
-from math_verify import ExprExtractionConfig, LatexExtractionConfig
-
+from relax_engine.rewards import symbolic
 from relax_engine.rewards.boxed import last_boxed
+from relax_engine.rewards.choices import choice_letter
+from relax_engine.rewards.latex import canonical, plain_latex
+from relax_engine.rewards.plain_number import plain_values
+from relax_engine.rewards.words import as_words
 from relax_engine.types import Sample
 
-COMPARISON_SECONDS = 5
-ANSWER_KINDS = (LatexExtractionConfig(), ExprExtractionConfig())
-
-logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+ROUNDING = 6
+warm_up = symbolic.warm_up
 
 
 def math_reward(args: Any, sample: Sample) -> float:
     r"""1.0 if the content of the last `\boxed{...}` of the response equals the label, else 0.0.
 
-    A response without a box that closes, or with a box that is no expression, scores 0.0. The label
-    may be boxed or in `$...$` itself.
-
-    Raises:
-        ValueError: the label is missing or is no mathematical expression.
+    A response without a box that closes scores 0.0, and so does any response to an empty label. The label may be boxed
+    or in `$...$` itself.
     """
-    gold = _parse_label(sample.label or "")
-    if not gold:
-        raise ValueError(_unusable(sample.label or ""))
     boxed = last_boxed(sample.response)
-    return 0.0 if boxed is None else float(equal(gold, parse(f"\\boxed{{{boxed}}}")))
+    return 0.0 if boxed is None else float(same_answer(sample.label or "", boxed))
 
 
 def check_label(label: str) -> str | None:
-    """Why `label` cannot be compared with, or None if it can."""
-    return None if _parse_label(label) else _unusable(label)
+    """Why no answer could equal `label`, or None if one could."""
+    if not label.strip():
+        return "the label is empty"
+    bare = bare_answer(label)
+    if not canonical(bare).strip("?!.,;:") or bare.count("{") != bare.count("}"):
+        return f"the label {label!r} is no answer: it is punctuation alone, or its braces do not match"
+    return None
 
 
-def warm_up() -> None:
-    """Fill the parser's caches, which takes longer than scoring many answers."""
-    equal(parse("$\\frac{x^2+1}{2}$"), parse("\\boxed{0.5(x^2+1)}"))
+def same_answer(label: str, answer: str) -> bool:
+    r"""Whether `answer` (the inside of a box) is the label. Never raises, and takes at most about ten seconds.
 
-
-def parse(text: str) -> list[Any]:
-    """The answer that math-verify finds in `text`, as expression and as string; empty without one. Never raises."""
-    with _time_limit() as seconds:
-        parsed: list[Any] = math_verify.parse(
-            text, extraction_config=ANSWER_KINDS, parsing_timeout=seconds, raise_on_error=False
-        )
-    return parsed
-
-
-def equal(gold: list[Any], answer: list[Any]) -> bool:
-    """Whether two results of `parse` are the same answer. Never raises; False if it takes too long to tell."""
-    with _time_limit() as seconds:
-        return bool(math_verify.verify(gold, answer, timeout_seconds=seconds, raise_on_error=False))
-
-
-@contextlib.contextmanager
-def _time_limit() -> Iterator[int | None]:
-    """math-verify's own limit in seconds, which is an alarm signal: None outside the main thread.
-
-    It cancels whatever alarm was set before; this sets it again.
+    In this order: the same text in canonical spelling; choice letters; words; plainly written numbers, which agree to
+    six digits after the point; computer algebra, unless it could explode. Nothing equals an empty text.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield None
-        return
-    remaining, interval = signal.getitimer(signal.ITIMER_REAL)
-    started = time.monotonic()
-    try:
-        yield COMPARISON_SECONDS
-    finally:
-        if remaining:
-            elapsed = time.monotonic() - started
-            signal.setitimer(signal.ITIMER_REAL, max(remaining - elapsed, 1e-3), interval)
+    label, answer = bare_answer(label), bare_answer(answer)
+    spelled, written = canonical(label), canonical(answer)
+    if not spelled or not written:
+        return False
+    if spelled == written:
+        return True
+    if _is_choice(label):
+        return choice_letter(answer) == choice_letter(label)
+    label_words = as_words(label)
+    if label_words is not None:
+        return as_words(answer) == label_words
+    expected, found = (plain_values(text) or plain_values(short) for text, short in ((label, spelled), (answer, written)))
+    if expected and found:
+        return any(round(a, ROUNDING) == round(b, ROUNDING) for a in expected for b in found)
+    if symbolic.explodes(label) or symbolic.explodes(answer):
+        return False
+    return symbolic.equal(symbolic.parse(f"${label}$"), symbolic.parse(f"\\boxed{{{answer}}}"))
 
 
-def _unusable(label: str) -> str:
-    return f"the label {label!r} is not a mathematical expression" if label.strip() else "the label is empty"
+def bare_answer(text: str) -> str:
+    """`text` without the box or the dollar signs around all of it, its Unicode mathematics as LaTeX."""
+    text = text.strip()
+    boxed = last_boxed(text)
+    text = text if boxed is None else boxed.strip()
+    if len(text) > 1 and text.startswith("$") and text.endswith("$") and not text.endswith("\\$"):
+        text = text.strip("$").strip()
+    return plain_latex(text)
 
 
-def _parse_label(label: str) -> list[Any]:
-    parsed = parse(label if last_boxed(label) is not None or "$" in label else f"${label}$")
-    return parsed if any(not isinstance(form, str) for form in parsed) else []
+def _is_choice(label: str) -> bool:
+    letter = choice_letter(label, with_text=False)
+    return letter is not None and letter in label  # a lower-case letter is a variable
