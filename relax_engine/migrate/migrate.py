@@ -19,7 +19,6 @@ from relax_engine.migrate.prepare import prerequisites
 from relax_engine.migrate.recipe import Recipe, read_script
 from relax_engine.migrate.report import Report
 from relax_engine.migrate.shell.symbols import is_known, render
-from relax_engine.migrate.slime.rewards import DEEPSCALER
 from relax_engine.migrate.verl.rewards import built_in_reward
 from relax_engine.migrate.write import divided, run_script, settings_file
 
@@ -104,9 +103,6 @@ def _source_reward(recipe: Recipe, choices: Choices) -> str | None:
 def _reward_files(recipe: Recipe, algo: str, package: str, choices: Choices) -> dict[str, str]:
     draft = recipe.draft
     path = f"{package}.reward_{algo}.reward_func"
-    if draft.values.get("custom_rm_path") == "deepscaler":
-        draft.values["custom_rm_path"] = path
-        return {"__init__.py": "", f"reward_{algo}.py": DEEPSCALER}
     if draft.report.framework in ("slime", "relax") or draft.values.get("loss_type") == "sft":
         return {}
     reference = _source_reward(recipe, choices)

@@ -1,6 +1,7 @@
 """Answers that are the letter of a choice, in the ways that models write them.
 
-What lives here: reading one letter out of an answer. What does not: finding the answer in a response (`extract`, `boxed`).
+What lives here: reading one letter out of an answer. What does not: finding the answer in a response (`extract`,
+`boxed`).
 """
 
 from __future__ import annotations
@@ -8,8 +9,12 @@ from __future__ import annotations
 import re
 
 _WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf|textrm|mathsf)\s*\{([^{}]*)\}")
-_BARE = re.compile(r"[\s$*]*(?:(?:option|choice|answer)\s*)?[\s$*:]*[(\[]?\s*([A-Za-z])\s*[)\]]?[\s.$*:]*", re.IGNORECASE)
-_WITH_TEXT = re.compile(r"[\s$*]*(?:(?:option|choice)\s*)?(?:[(\[]\s*([A-Z])\s*[)\]]|([A-Z])\s*[).:])[\s*~\\,]+\S.*", re.DOTALL)
+_BARE = re.compile(
+    r"[\s$*]*(?:(?:option|choice|answer)\s*)?[\s$*:]*[(\[]?\s*([A-Za-z])\s*[)\]]?[\s.$*:]*", re.IGNORECASE
+)
+_WITH_TEXT = re.compile(
+    r"[\s$*]*(?:(?:option|choice)\s*)?(?:[(\[]\s*([A-Z])\s*[)\]]|([A-Z])\s*[).:])[\s*~\\,]+\S.*", re.DOTALL
+)
 
 
 def choice_letter(text: str, *, with_text: bool = True) -> str | None:

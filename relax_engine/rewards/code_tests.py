@@ -2,7 +2,8 @@
 
 They are `metadata["tests"]`, or else the label as JSON, in one of these forms:
 
-- `{"inputs": [...], "outputs": [...]}`: standard input and output (APPS, verl's prime_code). With `fn_name`, calls of that
+- `{"inputs": [...], "outputs": [...]}`: standard input and output (APPS, verl's prime_code). With `fn_name`, calls of
+that
   function: each input is a list of arguments, or text with one JSON value per line.
 - `[{"input": ..., "output": ..., "testtype": "stdin" | "functional"}, ...]` (LiveCodeBench); `metadata["fn_name"]` or a
   `fn_name` in the test names the function.
@@ -90,7 +91,9 @@ def _record(test: dict[str, Any], metadata: dict[str, Any]) -> CodeTest:
 
 def _call(function: str, given: Any, wanted: Any) -> CodeTest:
     try:
-        arguments = [json.loads(line) for line in given.splitlines() if line.strip()] if isinstance(given, str) else given
+        arguments = (
+            [json.loads(line) for line in given.splitlines() if line.strip()] if isinstance(given, str) else given
+        )
         expected = json.loads(wanted) if isinstance(wanted, str) and isinstance(given, str) else wanted
     except ValueError as error:
         raise ValueError(f"the arguments or the result of {function} are no JSON: {error}") from error

@@ -15,7 +15,8 @@ warm_up = math.warm_up
 
 
 def deepscaler_reward(args: Any, sample: Sample, *, require_mark: bool = False) -> float:
-    r"""1.0 if the last `\boxed{...}` after the last `</think>` (or else after `###Response`) equals the label, else 0.0.
+    r"""1.0 if the last `\boxed{...}` after the last `</think>` (or else after `###Response`) equals the label, else
+    0.0.
 
     A response without either mark is graded as a whole if it is an answer without thoughts, and scores 0.0 if it ends
     within them. `require_mark` scores every response without a mark 0.0, as DeepScaleR does.

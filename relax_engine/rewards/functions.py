@@ -7,7 +7,7 @@ long the function runs.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 RewardFunction = Callable[..., Any]
@@ -18,13 +18,14 @@ def is_async(function: RewardFunction) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def call_reward(function: RewardFunction, args: Any, payload: Any) -> Any:
-    """Call `function(args, payload)`, or `function(payload)` if that is its signature.
+def call_reward(function: RewardFunction, args: Any, payload: Any, arguments: Mapping[str, Any] | None = None) -> Any:
+    """Call `function(args, payload, **arguments)`, or `function(payload, **arguments)` if that is its signature.
 
     `payload` is a sample, or a list of samples. A function takes the payload alone if its first
     parameter is named `sample` or `samples`, or if it cannot be given two positional arguments.
     """
-    return function(payload) if _takes_payload_only(function) else function(args, payload)
+    positional = (payload,) if _takes_payload_only(function) else (args, payload)
+    return function(*positional, **(arguments or {}))
 
 
 def _takes_payload_only(function: RewardFunction) -> bool:

@@ -1,7 +1,7 @@
 """`--rm-type ifeval` and `ifbench`: does the response follow all instructions of its prompt that a program can check?
 
-The row's metadata names them: `instruction_id_list`, and `kwargs` with one dictionary of arguments each, as the data sets of
-IFEval (arXiv 2311.07911) and IFBench (arXiv 2507.02833) have them. Both names take the instructions of both.
+The row's metadata names them: `instruction_id_list`, and `kwargs` with one dictionary of arguments each, as the data
+sets of IFEval (arXiv 2311.07911) and IFBench (arXiv 2507.02833) have them. Both names take the instructions of both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 r"""Text of mathematical answers in one canonical spelling, so that most verdicts need no computer algebra.
 
-The rules are those with which the MATH data set is graded (Hendrycks et al., arXiv 2103.03874, appendix): layout, units and
-degree signs go, short fractions are written out. What does not live here: arithmetic (`plain_number`) and algebra
+The rules are those with which the MATH data set is graded (Hendrycks et al., arXiv 2103.03874, appendix): layout, units
+and degree signs go, short fractions are written out. What does not live here: arithmetic (`plain_number`) and algebra
 (`symbolic`).
 """
 
@@ -18,7 +18,17 @@ _BARE_TOP = re.compile(r"\\frac([^{\\])(?=\{)")
 _SLASH = re.compile(r"(-?\d+)/(-?\d+)")
 _UNICODE = str.maketrans(
     {
-        **{"−": "-", "–": "-", "﹣": "-", "－": "-", "＋": "+", "×": "\\times ", "÷": "/", "·": "\\cdot ", "∙": "\\cdot "},
+        **{
+            "−": "-",
+            "–": "-",
+            "﹣": "-",
+            "－": "-",
+            "＋": "+",
+            "×": "\\times ",
+            "÷": "/",
+            "·": "\\cdot ",
+            "∙": "\\cdot ",
+        },
         **{"°": "^\\circ", "π": "\\pi ", "∞": "\\infty ", "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ", "∪": "\\cup "},
         **{"½": "\\frac{1}{2}", "⅓": "\\frac{1}{3}", "⅔": "\\frac{2}{3}", "¼": "\\frac{1}{4}", "¾": "\\frac{3}{4}"},
         **{"，": ",", "（": "(", "）": ")", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "θ": "\\theta "},
@@ -31,7 +41,7 @@ _DEGREES = re.compile(r"([\d.]+)\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})")
 
 
 def plain_latex(text: str) -> str:
-    r"""LaTeX with one way to write what has several: Unicode symbols, `\binom52`, the empty set, angles of functions."""
+    r"""LaTeX with one way to write Unicode symbols, `\binom52`, the empty set and the angles of functions."""
     if not text.isascii():
         text = _UNICODE_ROOT.sub(lambda match: "\\sqrt{" + match[1].strip("(){}") + "}", text).translate(_UNICODE)
     text = _SHORT_BINOMIAL.sub(r"\\\1{\2}{\3}", text).replace("\\varnothing", "\\emptyset")

@@ -1,7 +1,7 @@
 """`--rm-type length`: a penalty for long or short responses, to be added to a reward of another kind.
 
-Length is counted in tokens of the response. Penalties that compare the responses of a group, or use the response limit of
-the run, are flags of their own (`--length-penalty-coef`, `--overlong-buffer-len`).
+Length is counted in tokens of the response. Penalties that compare the responses of a group, or use the response limit
+of the run, are flags of their own (`--length-penalty-coef`, `--overlong-buffer-len`).
 """
 
 from __future__ import annotations

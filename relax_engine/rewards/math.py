@@ -1,7 +1,7 @@
 r"""`--rm-type math`: is the boxed answer the label?
 
-What lives here: the order of comparisons, cheap ones first. What does not: each of them (`latex`, `plain_number`, `words`,
-`choices`, `symbolic`) and finding the box (`boxed`).
+What lives here: the order of comparisons, cheap ones first. What does not: each of them (`latex`, `plain_number`,
+`words`, `choices`, `symbolic`) and finding the box (`boxed`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def same_answer(label: str, answer: str) -> bool:
     label_words = as_words(label)
     if label_words is not None:
         return as_words(answer) == label_words
-    expected, found = (plain_values(text) or plain_values(short) for text, short in ((label, spelled), (answer, written)))
+    expected, found = (
+        plain_values(text) or plain_values(short) for text, short in ((label, spelled), (answer, written))
+    )
     if expected and found:
         return any(round(a, ROUNDING) == round(b, ROUNDING) for a in expected for b in found)
     if symbolic.explodes(label) or symbolic.explodes(answer):

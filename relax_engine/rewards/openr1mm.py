@@ -1,7 +1,7 @@
 """`--rm-type openr1mm`: the final answer of a response with thoughts, as an expression, a text or a choice.
 
-What lives here: the accuracy reward, and `openr1mm_accuracy_format`, which adds a point for the format. What does not: the
-comparison with a benchmark's record (`openr1mm_benchmark`).
+What lives here: the accuracy reward, and `openr1mm_accuracy_format`, which adds a point for the format. What does not:
+the comparison with a benchmark's record (`openr1mm_benchmark`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import collections
 import pickle
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -75,14 +75,17 @@ class WorkerPool:
         self._closed = False
         self._typical_s: dict[str, float] = {}
 
-    def submit(self, reference: str, payload: Any, timeout_s: float) -> Future[CallResult]:
+    def submit(
+        self, reference: str, payload: Any, timeout_s: float, arguments: Mapping[str, Any] | None = None
+    ) -> Future[CallResult]:
         """Queue one call of the function at `reference`; the future's result says how it went.
 
         Raises:
             RuntimeError: the pool is closed.
-            Exception: `payload` cannot be pickled.
+            Exception: `payload` or `arguments` cannot be pickled.
         """
-        call = _Call(CallRequest(reference, pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)), timeout_s)
+        data = pickle.dumps((payload, dict(arguments or {})), pickle.HIGHEST_PROTOCOL)
+        call = _Call(CallRequest(reference, data), timeout_s)
         with self._condition:
             if self._closed:
                 raise RuntimeError("the reward pool is closed")
@@ -171,7 +174,7 @@ class WorkerPool:
                 if data is None:
                     self._note(call, call.timeout_s)
                     cause = f"it missed its deadline of {call.timeout_s:g} s and was killed"
-                    call.future.set_result(CallResult(None, call.timeout_s, cause, timed_out=True))
+                    call.future.set_result(CallResult(None, call.timeout_s, cause, lost=True))
                     return False
                 result = _decode(data)
                 self._note(call, result.elapsed_s)
@@ -179,7 +182,8 @@ class WorkerPool:
             return True
         except _WorkerDied:
             cause = CLOSED.cause if self._closed else f"its worker process died ({self._forks.kill_worker(worker.pid)})"
-            waiting.popleft().future.set_result(CallResult(None, time.monotonic() - started, cause))
+            result = CallResult(None, time.monotonic() - started, cause, lost=not self._closed)
+            waiting.popleft().future.set_result(result)
             worker.pid = 0
             return False
         finally:

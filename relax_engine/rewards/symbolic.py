@@ -67,7 +67,9 @@ def explodes(text: str) -> bool:
         return True
     if re.search(r"[)}]!", text) and "^" in text:
         return True
-    return bool(_CHOOSE.search(text)) or any(_log10(exponent) > math.log10(MAX_EXPONENT) for exponent in _exponents(text))
+    return bool(_CHOOSE.search(text)) or any(
+        _log10(exponent) > math.log10(MAX_EXPONENT) for exponent in _exponents(text)
+    )
 
 
 def _exponents(text: str) -> list[str]:

@@ -22,20 +22,22 @@ LOADED = b"loaded"
 
 
 class CallRequest(NamedTuple):
-    """`payload` is a pickled sample or list of samples."""
+    """`payload` is a pickled pair: a sample or list of samples, and the function's keyword arguments."""
 
     reference: str
     payload: bytes
 
 
 class CallResult(NamedTuple):
-    """`value` if `cause` is empty; else the error in one line and its traceback, or a missed deadline."""
+    """`value` if `cause` is empty; else the error in one line and its traceback, and whether the call was `lost`:
+    it missed its deadline, or its process died.
+    """
 
     value: Any
     elapsed_s: float
     cause: str = ""
     details: str = ""
-    timed_out: bool = False
+    lost: bool = False
 
 
 def serve_calls(connection: Connection, args: Any) -> None:
@@ -64,7 +66,7 @@ def _run(function: RewardFunction | CallResult, payload: bytes, args: Any) -> by
     if isinstance(function, CallResult):
         return pickle.dumps(function)
     try:
-        value = call_reward(function, args, pickle.loads(payload))
+        value = call_reward(function, args, *pickle.loads(payload))
         return pickle.dumps(CallResult(value, time.monotonic() - started))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - user code; its error goes to the caller
         return pickle.dumps(_failure(error, started))

@@ -8,6 +8,8 @@ from pathlib import Path
 from relax_engine.config.fields import all_fields
 from relax_engine.config.rules.base import Findings, Reporter, rule
 from relax_engine.config.run_config import RunConfig
+from relax_engine.rewards.registry import reward_entry
+from relax_engine.rewards.terms import OWN_REWARD, TOTAL, read_terms
 
 
 @rule
@@ -16,7 +18,8 @@ def reward_is_named(config: RunConfig, report: Reporter) -> Findings:
     reward = config.reward
     if config.supervised or reward.defer_reward_to_post_process:
         return
-    if reward.rm_type is None and reward.custom_rm_path is None:
+    guessed = reward.rm_type_infer or reward.rm_type_fallback is not None
+    if reward.rm_type is None and reward.custom_rm_path is None and not guessed and not reward.reward_terms:
         yield report.warning(
             "rm_type custom_rm_path",
             "no reward is named, so every prompt must bring an `rm_type` in its metadata",
@@ -24,6 +27,49 @@ def reward_is_named(config: RunConfig, report: Reporter) -> Findings:
         )
     elif reward.rm_type is not None and reward.custom_rm_path is not None:
         yield report.note("rm_type custom_rm_path", "the custom reward is used, the built-in one is not")
+
+
+@rule
+def reward_terms_are_known(config: RunConfig, report: Reporter) -> Findings:
+    """Terms have weights, names of rewards, and a key under which the sum is found."""
+    reward = config.reward
+    if not reward.reward_terms:
+        return
+    try:
+        terms = read_terms(reward.reward_terms)
+        for term in terms:
+            if term.reward != OWN_REWARD:
+                reward_entry(term.reward)
+    except ValueError as error:
+        yield report.error("reward_terms", str(error), "correct the term")
+        return
+    if reward.reward_key is None:
+        yield report.error(
+            "reward_terms reward_key", "the reward is a dictionary of the sum and the terms", f"--reward-key {TOTAL}"
+        )
+    elif any(term.name == reward.reward_key for term in terms):
+        yield report.error(
+            "reward_terms reward_key", "a term has the name of the sum", f"--reward-key {TOTAL}, or rename the term"
+        )
+    if reward.group_rm:
+        yield report.error("reward_terms group_rm", "terms score single samples", "leave --group-rm out")
+
+
+@rule
+def reward_servers_are_named(config: RunConfig, report: Reporter) -> Findings:
+    """Rewards behind HTTP have an address."""
+    reward = config.reward
+    try:
+        terms = read_terms(reward.reward_terms)
+    except ValueError:
+        return
+    for names, flag, example in (
+        (("remote_rm",), "rm_url", "--rm-url http://host:port/score"),
+        (("genrm", "dapo-genrm"), "genrm_url", "--genrm-url http://host:port/v1"),
+    ):
+        needed = reward.rm_type in names or any(term.reward in names and "url" not in term.arguments for term in terms)
+        if needed and getattr(reward, flag) is None and reward.custom_rm_path is None:
+            yield report.error(flag, f"the reward {names[0]} has no address", example)
 
 
 @rule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relax_engine.config.sections.base import Section, flag
+from relax_engine.config.sections.base import JsonObject, Section, flag, group
 
 
 class Reward(Section):
@@ -10,6 +10,29 @@ class Reward(Section):
 
     rm_type: str | None = None
     """Built-in reward (`math`, `dapo`, ...) for samples whose metadata names none; unused with `--custom-rm-path`."""
+
+    rm_type_infer: bool = False
+    """For rows that name no reward, without `--rm-type`: take the one built-in reward that their label and metadata
+    look like."""
+
+    rm_type_fallback: str | None = None
+    """Reward of rows for which none is known, instead of an error; `zero` scores them 0."""
+
+    reward_terms: JsonObject = group(dict)
+    """A reward made of several, as JSON or in YAML: `{name: weight}` or `{name: {weight: w, reward: name, argument:
+    value}}`. The reward `rm_type` is the one that a sample would have without terms. Each term is logged under its
+    name."""
+
+    rm_url: str | None = None
+    """Address that `--rm-type remote_rm` posts samples to."""
+
+    genrm_url: str | None = None
+    """Address of the judge of `--rm-type genrm`: `http://host:port/v1` with OpenAI's chat completions, or one that ends
+    in `/generate`."""
+
+    reward_failure_score: float | None = None
+    """Score of a sample whose reward call fails in any way. Default: an error that ends the run, but for built-in
+    rewards that hang or die, which give their lowest score."""
 
     custom_rm_path: str | None = None
     """Your reward, `package.module.function` or `file.py:function`: `reward_func(args, sample, **kwargs)` returns a

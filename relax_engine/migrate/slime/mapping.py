@@ -79,9 +79,6 @@ def _one(name: str, values: list[str], draft: Draft) -> None:
         draft.settle(_flag(name), text, dict(VALUES[name, text]))
     elif field == "rollout_num_gpus_per_engine":
         draft.skip(_flag(name), text, "an engine runs on one device; its tensor parallelism changes no result")
-    elif field == "rm_type" and text == "deepscaler":
-        reason = "`math` on what follows </think>, by the reward that is written beside this report"
-        draft.settle(_flag(name), text, {"custom_rm_path": "deepscaler"}, reason)
     elif field in all_fields():
         _field(name, field, values, draft)
     elif name.startswith("no_") and name[3:] in all_fields() and all_fields()[name[3:]].type_name == "bool":

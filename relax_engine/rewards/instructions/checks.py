@@ -47,14 +47,18 @@ def follows(response: str, instruction_id: str, arguments: Mapping[str, Any]) ->
     """
     if instruction_id not in instruction_ids():
         nearest = difflib.get_close_matches(instruction_id, instruction_ids(), n=1)
-        raise ValueError(f"unknown instruction {instruction_id!r}" + (f"; did you mean {nearest[0]!r}?" if nearest else ""))
+        raise ValueError(
+            f"unknown instruction {instruction_id!r}" + (f"; did you mean {nearest[0]!r}?" if nearest else "")
+        )
     given = {name: _whole(value) for name, value in arguments.items() if value is not None}
     if not response.strip():
         return False
     try:
         return bool(_checks[instruction_id](response, **given))
     except TypeError as error:
-        raise ValueError(f"instruction {instruction_id!r} does not take the arguments {sorted(given)}: {error}") from error
+        raise ValueError(
+            f"instruction {instruction_id!r} does not take the arguments {sorted(given)}: {error}"
+        ) from error
 
 
 def compare(found: float, relation: str, bound: float) -> bool:

@@ -12,25 +12,31 @@ import string
 PUNCTUATION = string.punctuation
 EDGES = string.punctuation + " "
 
-STOP_WORDS = frozenset(
-    """i me my myself we our ours ourselves you your yours yourself yourselves he him his himself she her hers herself it
-    its itself they them their theirs themselves what which who whom this that these those am is are was were be been being
-    have has had having do does did doing a an the and but if or because as until while of at by for with about against
-    between into through during before after above below to from up down in out on off over under again further then once
-    here there when where why how all any both each few more most other some such no nor not only own same so than too very
-    s t can will just don should now d ll m o re ve y ain aren couldn didn doesn hadn hasn haven isn ma mightn mustn needn
-    shan shouldn wasn weren won wouldn""".split()
+
+def words_of(text: str) -> frozenset[str]:
+    """The words of a list that is written as running text."""
+    return frozenset(text.split())
+
+
+STOP_WORDS = words_of(
+    """i me my myself we our ours ourselves you your yours yourself yourselves he him his himself she her hers herself
+    it its itself they them their theirs themselves what which who whom this that these those am is are was were be been
+    being have has had having do does did doing a an the and but if or because as until while of at by for with about
+    against between into through during before after above below to from up down in out on off over under again further
+    then once here there when where why how all any both each few more most other some such no nor not only own same so
+    than too very s t can will just don should now d ll m o re ve y ain aren couldn didn doesn hadn hasn haven isn ma
+    mightn mustn needn shan shouldn wasn weren won wouldn"""
 )
-PRONOUNS = frozenset(
+PRONOUNS = words_of(
     """i me we us you he him she her it they them my mine our ours your yours his hers its their theirs myself ourselves
-    yourself yourselves himself herself itself themselves this that these those who whom whose which what whoever whomever
-    whatever whichever anybody anyone anything everybody everyone everything nobody nothing somebody someone something each
-    either neither both all some any none""".split()
+    yourself yourselves himself herself itself themselves this that these those who whom whose which what whoever
+    whomever whatever whichever anybody anyone anything everybody everyone everything nobody nothing somebody someone
+    something each either neither both all some any none"""
 )
-CONJUNCTIONS = frozenset("and but for nor or so yet".split())
-_ABBREVIATIONS = frozenset(
-    """dr mr mrs ms prof sr jr st vs e.g i.e u.s u.k u.n a.m p.m inc ltd co corp jan feb mar apr jun jul aug sep sept oct nov
-    dec gen col maj capt lt sgt rep sen gov rev hon mt fig no vol pp d.c ph.d p.s""".split()
+CONJUNCTIONS = words_of("and but for nor or so yet")
+_ABBREVIATIONS = words_of(
+    """dr mr mrs ms prof sr jr st vs e.g i.e u.s u.k u.n a.m p.m inc ltd co corp jan feb mar apr jun jul aug sep sept
+    oct nov dec gen col maj capt lt sgt rep sen gov rev hon mt fig no vol pp d.c ph.d p.s"""
 )
 _END = re.compile(r"(?<=[.?!])(?P<closing>[\"')\]}]*)\s+(?=\S)")
 _LAST_WORD = re.compile(r"(\S+?)[.]$")

@@ -14,12 +14,14 @@ from relax_engine.rewards.instructions.english import (
     without_punctuation,
     word_count,
     word_tokens,
+    words_of,
 )
 
-PERSON_NAMES = tuple(
-    """Emma Liam Sophia Jackson Olivia Noah Ava Lucas Isabella Mason Mia Ethan Charlotte Alexander Amelia Benjamin Harper Leo
-    Zoe Daniel Chloe Samuel Lily Matthew Grace Owen Abigail Gabriel Ella Jacob Scarlett Nathan Victoria Elijah Layla Nicholas
-    Audrey David Hannah Christopher Penelope Thomas Nora Andrew Aria Joseph Claire Ryan Stella Jonathan""".split()
+PERSON_NAMES = words_of(
+    """Emma Liam Sophia Jackson Olivia Noah Ava Lucas Isabella Mason Mia Ethan Charlotte Alexander Amelia Benjamin
+    Harper Leo Zoe Daniel Chloe Samuel Lily Matthew Grace Owen Abigail Gabriel Ella Jacob Scarlett Nathan Victoria
+    Elijah Layla Nicholas Audrey David Hannah Christopher Penelope Thomas Nora Andrew Aria Joseph Claire Ryan Stella
+    Jonathan"""
 )
 KEYWORD_COUNTS = (1, 2, 3, 5, 7)
 OVERLAP_TOLERANCE = 2.0
@@ -35,7 +37,7 @@ def word_count_range(response: str, min_words: int, max_words: int) -> bool:
 
 
 @check("count:unique_word_count")
-def unique_words(response: str, N: int) -> bool:  # noqa: N803 - the data set's name
+def unique_words(response: str, N: int) -> bool:
     """At least N different words."""
     return len({word.strip(EDGES) for word in response.lower().split()}) >= N
 
@@ -48,13 +50,13 @@ def conjunctions(response: str, small_n: int) -> bool:
 
 
 @check("count:person_names")
-def person_names(response: str, N: int) -> bool:  # noqa: N803 - the data set's name
+def person_names(response: str, N: int) -> bool:
     """At least N different names of the fixed list."""
     return sum(re.search(rf"\b{name}\b", response) is not None for name in PERSON_NAMES) >= N
 
 
 @check("count:numbers")
-def numbers(response: str, N: int) -> bool:  # noqa: N803 - the data set's name
+def numbers(response: str, N: int) -> bool:
     """Exactly N numbers, once punctuation is gone."""
     return len(re.findall(r"\d+", without_punctuation(response))) == N
 
@@ -69,22 +71,20 @@ def all_punctuation(response: str) -> bool:
 
 
 @check("count:pronouns")
-def pronouns(response: str, N: int) -> bool:  # noqa: N803 - the data set's name
+def pronouns(response: str, N: int) -> bool:
     """At least N pronouns."""
     return sum(word in PRONOUNS for word in word_tokens(response.lower().replace("/", " "))) >= N
 
 
 @check("count:words_japanese")
-def japanese_words(response: str, N: int) -> bool:  # noqa: N803 - the data set's name
+def japanese_words(response: str, N: int) -> bool:
     """Every N-th word is Japanese, numbers aside."""
     words = [word.strip(EDGES) for word in response.split()]
     return all(not word or word.isdigit() or _JAPANESE.search(word) for word in words[N - 1 :: N])
 
 
 @check("count:keywords_multiple")
-def keywords_so_often(
-    response: str, keyword1: str, keyword2: str, keyword3: str, keyword4: str, keyword5: str
-) -> bool:
+def keywords_so_often(response: str, keyword1: str, keyword2: str, keyword3: str, keyword4: str, keyword5: str) -> bool:
     """The keywords occur exactly 1, 2, 3, 5 and 7 times, also inside of words."""
     keywords = (keyword1, keyword2, keyword3, keyword4, keyword5)
     text = response.lower()

@@ -141,7 +141,10 @@ def sentences_then_bullets(response: str) -> bool:
 @check("format:title_case")
 def title_case(response: str) -> bool:
     """No word begins with a small letter."""
-    return not any(word[0].islower() and (len(word) == 1 or word[1:].islower() or word[1:].isupper()) for word in word_tokens(response))
+    return not any(
+        word[0].islower() and (len(word) == 1 or word[1:].islower() or word[1:].isupper())
+        for word in word_tokens(response)
+    )
 
 
 @check("format:output_template")

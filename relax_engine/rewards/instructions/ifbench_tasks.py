@@ -15,10 +15,10 @@ from relax_engine.rewards.instructions.english import EDGES, sentences, without_
 
 MULTIPLES = [str(number) for number in range(14, 51, 7)]
 AFRICAN_COUNTRIES = 52
-CAPITALS = tuple(
-    """Reykjavik Helsinki Oslo Tallinn Stockholm Riga Moscow Copenhagen Vilnius Minsk Dublin Berlin Amsterdam Warsaw London
-    Brussels Prague Luxembourg Paris Vienna Bratislava Budapest Vaduz Chisinau Bern Ljubljana Zagreb""".split()
-)
+CAPITALS = """
+    Reykjavik Helsinki Oslo Tallinn Stockholm Riga Moscow Copenhagen Vilnius Minsk Dublin Berlin Amsterdam Warsaw London
+    Brussels Prague Luxembourg Paris Vienna Bratislava Budapest Vaduz Chisinau Bern Ljubljana Zagreb
+"""
 CITY_HEADER = ["ID", "Country", "City", "Year", "Count"]
 NAPOLEON = (datetime.date(1769, 1, 1), datetime.date(1821, 12, 31))
 
@@ -83,7 +83,7 @@ def sentences_from_a_to_z(response: str) -> bool:
 @check("custom:european_capitals_sort")
 def capitals_by_latitude(response: str) -> bool:
     """The capitals of Europe from north to south, divided by commas."""
-    return tuple(name.strip() for name in _ascii(response).split(",") if name.strip()) == CAPITALS
+    return tuple(name.strip() for name in _ascii(response).split(",") if name.strip()) == tuple(CAPITALS.split())
 
 
 @check("custom:csv_city")

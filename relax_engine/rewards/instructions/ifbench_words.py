@@ -42,7 +42,8 @@ def three_vowels(response: str) -> bool:
 def consonant_clusters(response: str) -> bool:
     """Every word has two consonants in a row."""
     return all(
-        any(a in CONSONANTS and b in CONSONANTS for a, b in itertools.pairwise(word)) for word in response.lower().split()
+        any(a in CONSONANTS and b in CONSONANTS for a, b in itertools.pairwise(word))
+        for word in response.lower().split()
     )
 
 
@@ -145,7 +146,7 @@ def growing_sentences(response: str, small_n: int) -> bool:
 
 
 @check("sentence:keyword")
-def keyword_in_sentence(response: str, word: str, N: int) -> bool:  # noqa: N803 - the data set's name
+def keyword_in_sentence(response: str, word: str, N: int) -> bool:
     """The N-th sentence has the keyword as a whole word."""
     found = sentences(response)
     return 1 <= N <= len(found) and re.search(rf"\b{re.escape(word)}\b", found[N - 1], re.IGNORECASE) is not None

@@ -31,7 +31,7 @@ SCRIPTS = {
 
 LETTERS = {
     "CYRILLIC": (("uk", "їєґі"), ("bg", "ъ"), ("ru", "ыэё")),
-    "ARABIC": (("ur", "ٹڈڑےں"), ("fa", "پچژگیک"), ("ar", "ةىيك")),
+    "ARABIC": (("fa", "پچژگیک"), ("ur", "پچژگیکٹڈڑےںہھ"), ("ar", "ةىيك")),
 }
 COMMON = {
     "ru": "и в не на я что он с как это по но они мы из у за так же от",
@@ -63,7 +63,9 @@ _WORD = re.compile(r"[^\W\d_]+(?:[\u0900-\u097f]+[^\W\d_]*)*")
 def language_of(text: str) -> str | None:
     """The ISO 639-1 code of the language of `text` (`zh-cn` for Chinese); None if it has no letters."""
     scripts = Counter(
-        unicodedata.name(character, "?").split(maxsplit=1)[0].partition("-")[0] for character in text if character.isalpha()
+        unicodedata.name(character, "?").split(maxsplit=1)[0].partition("-")[0]
+        for character in text
+        if character.isalpha()
     )
     if not scripts:
         return None

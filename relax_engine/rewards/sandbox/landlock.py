@@ -1,4 +1,4 @@
-"""Access to files by Landlock (Linux 5.13): read the interpreter and its libraries, write one directory, nothing else."""
+"""Access to files by Landlock (Linux 5.13): read the interpreter and its libraries, write one directory, no more."""
 
 from __future__ import annotations
 

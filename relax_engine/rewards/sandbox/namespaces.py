@@ -1,4 +1,4 @@
-"""A user of its own with a network, a memory-backed directory and System V objects of its own, where the kernel lets us."""
+"""A user, a network and a memory-backed directory of its own, where the kernel lets us."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ def enter(directory: str, disk_mb: int) -> bool:
             file.write(text)
     libc_call("mount", None, b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None)
     flags = ctypes.c_ulong(MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    libc_call("mount", b"tmpfs", os.fsencode(directory), b"tmpfs", flags, f"size={disk_mb}m,nr_inodes=4096,mode=700".encode())
+    libc_call(
+        "mount", b"tmpfs", os.fsencode(directory), b"tmpfs", flags, f"size={disk_mb}m,nr_inodes=4096,mode=700".encode()
+    )
     libc_call("capset", (ctypes.c_uint32 * 2)(CAPABILITIES_VERSION, 0), (ctypes.c_uint32 * 6)())
     return True

@@ -48,7 +48,12 @@ def install(pid: int) -> None:
 
 def _assemble(table: Platform, pid: int) -> bytes:
     refuse = _return(0x00050000 | errno.EPERM)
-    lines = [_line(_LOAD, 0, 0, _ARCH), _line(_JUMP_EQUAL, 1, 0, table.arch), _return(_KILL), _line(_LOAD, 0, 0, _NUMBER)]
+    lines = [
+        _line(_LOAD, 0, 0, _ARCH),
+        _line(_JUMP_EQUAL, 1, 0, table.arch),
+        _return(_KILL),
+        _line(_LOAD, 0, 0, _NUMBER),
+    ]
     lines += [_line(_JUMP_SET, 0, 1, X32_BIT), refuse]
     for number in table.refused:
         lines += [_line(_JUMP_EQUAL, 0, 1, number), refuse]

@@ -60,7 +60,7 @@ def _run(code: str, item: dict[str, Any], limits: Limits, directory: str) -> dic
     os.close(waiter)
     exit_code = os.waitstatus_to_exitcode(status)
     cpu_s = usage.ru_utime + usage.ru_stime
-    return {
+    outcome = {
         "ended": _ended(on_time, exit_code, cpu_s, limits),
         "exit_code": exit_code,
         "stdout": _content(streams[1], limits.output_mb * MIB),
@@ -68,8 +68,10 @@ def _run(code: str, item: dict[str, Any], limits: Limits, directory: str) -> dic
         "value": _content(streams[3], limits.output_mb * MIB),
         "cpu_s": round(cpu_s, 3),
         "wall_s": round(time.monotonic() - started, 3),
-        "closed": [os.close(stream) for stream in streams] == [None] * 4,
     }
+    for stream in streams:
+        os.close(stream)
+    return outcome
 
 
 def _die_with_parent() -> None:

@@ -32,7 +32,19 @@ PLATFORMS = {
             *(29, 30, 31, 64, 68, 240, 319),  # shm*, semget, msgget, mq_open, memfd_create
             *(165, 166, 155, 161, 272, 308),  # mount, umount2, pivot_root, chroot, unshare, setns
             *(321, 298, 323, 248, 249, 250),  # bpf, perf_event_open, userfaultfd, keys
-            *(175, 313, 176, 246, 320, 169, 167, 168, 179, 163, 103),  # modules, kexec, reboot, swap, quota, acct, syslog
+            *(
+                175,
+                313,
+                176,
+                246,
+                320,
+                169,
+                167,
+                168,
+                179,
+                163,
+                103,
+            ),  # modules, kexec, reboot, swap, quota, acct, syslog
             *(300, 303, 304, 135, 170, 171, 164, 227, 159, 305),  # fanotify, file handles, personality, names, clocks
             *(141, 142, 144, 203, 314, 251, 256, 279, 139, 153),  # priorities, affinity, page migration
             *_COMMON,

@@ -317,6 +317,22 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("critic_model", {**PPO, "critic_load": "/no/such"}, "note", "a new critic starts from --ref-load"),
     ("reward_is_named", {"rm_type": None}, "warning", "every prompt must bring an `rm_type`"),
     ("reward_is_named", {"custom_rm_path": "json.loads"}, "note", "the custom reward is used"),
+    ("reward_terms_are_known", {"reward_terms": {"maths": 1.0}}, "error", "did you mean 'math'?"),
+    ("reward_terms_are_known", {"reward_terms": {"math": "much"}}, "error", "is no finite number"),
+    ("reward_terms_are_known", {"reward_terms": {"math": 1.0}}, "error", "Fix: --reward-key score"),
+    (
+        "reward_terms_are_known",
+        {"reward_terms": {"math": 1.0}, "reward_key": "math"},
+        "error",
+        "a term has the name of the sum",
+    ),
+    ("reward_servers_are_named", {"rm_type": "remote_rm"}, "error", "Fix: --rm-url"),
+    (
+        "reward_servers_are_named",
+        {"reward_terms": {"judge": {"reward": "genrm", "weight": 0.5}}},
+        "error",
+        "Fix: --genrm-url",
+    ),
     ("group_reward_is_custom", {"group_rm": True}, "error", "score single samples"),
     (
         "length_penalties_act",

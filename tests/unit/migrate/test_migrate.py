@@ -163,7 +163,7 @@ def test_slime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert '--hf-checkpoint "${BASE}/m"' in script
     config = config_of(Path("deep/run_deep.sh"), "async")
     assert config.resources.resource["actor"] == (1, 4)
-    assert config.reward.custom_rm_path == "deep.reward_deep.reward_func"
+    assert config.reward.rm_type == "deepscaler"
     assert config.data.n_samples_per_prompt == 2
 
 

@@ -1,8 +1,8 @@
 """Answers graded by other projects' functions; `graders.jsonl` has their verdicts.
 
 Sources: math-verify 0.9.0 (and its tests at 5d148cf), verl 0.8.0.dev, slime 624b824a8, and the tests
-of the original engine. Where ours differs on purpose, `DIFFERENT` says why. Two of their tests have no counterpart here:
-math-verify's extraction of a letter from prose (`gpqa` has its own rules), and slime's normalisation of None.
+of the original engine. Where ours differs on purpose, `DIFFERENT` says why. Two of their tests have no counterpart
+here: math-verify's extraction of a letter from prose (`gpqa` has its own rules), and slime's normalisation of None.
 """
 
 from __future__ import annotations
