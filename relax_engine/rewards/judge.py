@@ -25,7 +25,7 @@ Answer to grade:
 {response}
 
 Is the answer to grade the same answer as the reference, apart from its wording? Differences of notation and units do
-not \ matter, differences of value do. Think briefly, then end with one line: `Judgement: Yes` or `Judgement: No`."""
+not matter, differences of value do. Think briefly, then end with one line: `Judgement: Yes` or `Judgement: No`."""
 
 SCORE = """You grade an answer.
 
@@ -52,8 +52,8 @@ Answer B:
 
 {criteria}
 
-The order of the answers means nothing. Think briefly, then end with one line: `Better: A`, `Better: B` or `Better:
-Tie`."""
+The order of the answers means nothing. Think briefly, then end with one line:
+`Better: A`, `Better: B` or `Better: Tie`."""
 
 DEFAULT_CRITERIA = "Judge whether it is correct, complete and clear."
 
