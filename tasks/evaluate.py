@@ -14,6 +14,9 @@ from tasks.settings import CACHE, LONG, MEDIUM, RETRIES
 from tasks.store import fetch, publish, work_directory
 from tasks.types import ArtifactRef, Evaluation
 
+SCORES = "prompt_scores.json"
+"""In an evaluation's artifact: the mean sampled reward of each prompt, in the order of the dataset."""
+
 
 @task(cache=CACHE, requests=MEDIUM, retries=RETRIES, timeout=LONG, enable_deck=True, deck_fields=())
 def evaluate(
@@ -30,9 +33,12 @@ def evaluate(
         run = evaluation_config(config, model=fetch(model), dataset=fetch(dataset), name="heldout", seed=seed)
         (result,) = score(run)
         parents = [model, dataset]
-        document = decks.show(f"Evaluation of {model.ref}", html.figures(result.to_dict()), html.lineage(None, parents))
+        figures = result.to_dict()
+        scores = figures.pop("prompt_scores")
+        document = decks.show(f"Evaluation of {model.ref}", html.figures(figures), html.lineage(None, parents))
         (work / "report.html").write_text(document, encoding="utf-8")
-        (work / "result.json").write_text(json.dumps(result.to_dict(), indent=2), encoding="utf-8")
+        (work / "result.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
+        (work / SCORES).write_text(json.dumps(scores), encoding="utf-8")
         artifact = publish(
             work,
             kind="evaluation",

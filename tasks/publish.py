@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from flytekit import task
 
 from tasks import decks, html
+from tasks.evaluate import SCORES
 from tasks.executions import executed
 from tasks.settings import CACHE, RETRIES, SHORT, SMALL
+from tasks.significance import compare
 from tasks.store import fetch, open_store, work_directory
 from tasks.store import publish as publish_artifact
 from tasks.types import ArtifactRef, Evaluation, Publication, TrainingOutcome
@@ -32,8 +34,8 @@ def publish(
 ) -> Publication:
     """Write the report as the artifact `<pipeline>-report`, and promote `model` if it is better than what is there.
 
-    Better means: sampled accuracy higher by more than `margin` than the production model's on the same dataset; for
-    the first model, than the accuracy before training.
+    Better means: by more than `margin` on the same prompts than the production model, or, for the first one, than the
+    model before training, with the lower bound of a paired bootstrap (`significance.compare`) of the sampled scores.
     """
     with executed("publish"), work_directory("publish", model=model, before=before, after=after) as work:
         promoted, reason = _promote(model, before, after, margin)
@@ -55,27 +57,26 @@ def _promote(model: ArtifactRef, before: Evaluation, after: Evaluation, margin: 
     family = model.ref.partition("@")[0]
     number = store.aliases(family).get(PRODUCTION)
     if number is None:
-        incumbent, rival, bar = None, "the model before training", before.sampled
+        incumbent, rival, known = None, "the model before training", store.resolve(before.artifact.ref)
     else:
         incumbent = store.resolve(f"{family}@v{number}")
         if incumbent.digest == model.digest:
             return True, f"{incumbent.ref} is in production already"
-        known = _accuracy_of(incumbent, after.dataset)
-        if known is None:
-            return (
-                False,
-                f"{incumbent.ref}, in production, was never evaluated on {after.dataset.ref}: not compared",
-            )
-        rival, bar = f"{incumbent.ref}, the model in production", known
-    comparison = f"accuracy {after.sampled:.3f}, {rival} {bar:.3f}, margin {margin:g}"
-    if after.sampled - bar <= margin:
-        return False, f"not better by more than the margin: {comparison}"
+        found = _evaluation_of(incumbent, after.dataset)
+        if found is None:
+            return False, f"{incumbent.ref}, in production, was never evaluated on {after.dataset.ref}: not compared"
+        rival, known = f"{incumbent.ref}, the model in production", found
+    result = compare(_scores(after.artifact.ref), _scores(known.ref))
+    bar = known.metrics["accuracy"]
+    comparison = f"accuracy {after.sampled:.3f}, {rival} {bar:.3f}, difference {result}, margin {margin:g}"
+    if result.low <= margin:
+        return False, f"not surely better by more than the margin: {comparison}"
     store.tag(family, PRODUCTION, model.ref, expected=incumbent.ref if incumbent else None)
     return True, comparison
 
 
-def _accuracy_of(model: Artifact, dataset: ArtifactRef) -> float | None:
-    """Sampled accuracy of the newest evaluation of `model` on `dataset`; None if there is none."""
+def _evaluation_of(model: Artifact, dataset: ArtifactRef) -> Artifact | None:
+    """The newest evaluation of `model` on `dataset`; None if there is none."""
     found = [
         artifact
         for artifact in open_store().descendants(model)
@@ -83,7 +84,12 @@ def _accuracy_of(model: Artifact, dataset: ArtifactRef) -> float | None:
         and "accuracy" in artifact.metrics
         and {model.digest, dataset.digest} <= {parent.digest for parent in artifact.parents}
     ]
-    return max(found, key=lambda artifact: artifact.created_at).metrics["accuracy"] if found else None
+    return max(found, key=lambda artifact: artifact.created_at) if found else None
+
+
+def _scores(evaluation: str) -> list[float]:
+    scores: list[float] = json.loads((open_store().fetch(evaluation) / SCORES).read_text())
+    return scores
 
 
 def _facts(

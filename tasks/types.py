@@ -75,3 +75,28 @@ class Publication:
     report: ArtifactRef
     promoted: bool
     reason: str
+
+
+@dataclass
+class Tick:
+    """What a scheduled retraining found: its inputs, whether they are new, and the model that it would start from.
+
+    `inputs` is what decides, name -> digest; `config` is the text of the configuration file.
+    """
+
+    changed: bool
+    reason: str
+    inputs: dict[str, str]
+    start: ArtifactRef
+    train: ArtifactRef
+    heldout: ArtifactRef
+    config: str
+
+
+@dataclass
+class Retraining:
+    """How a tick ended: `action` is `skipped`, `promoted`, or `kept` for the model that was in production."""
+
+    action: str
+    reason: str
+    record: ArtifactRef

@@ -28,6 +28,12 @@ from tasks.warm_start import warm_start
 def prepare_dataset(file: ContentFile, format: str, model: ArtifactRef, pipeline: str, part: str) -> ArtifactRef:
     """A user's file as a validated dataset: intake, conversion, validation."""
     raw = intake_file(file=file, pipeline=pipeline, part=part)
+    return checked_dataset(raw=raw, format=format, model=model, pipeline=pipeline, part=part)
+
+
+@workflow
+def checked_dataset(raw: ArtifactRef, format: str, model: ArtifactRef, pipeline: str, part: str) -> ArtifactRef:
+    """A raw dataset, converted and validated."""
     converted = convert_dataset(raw=raw, format=format)
     return validate_dataset(converted=converted, raw=raw, model=model, pipeline=pipeline, part=part)
 
@@ -49,6 +55,42 @@ def starting_model(
         dataset = prepare_dataset(file=file, format=format, model=base, pipeline=pipeline, part=part)
         model = warm_start(model=model, dataset=dataset, config=config, options=options, seed=seed, pipeline=pipeline)
     return model
+
+
+@workflow
+def improve(
+    start: ArtifactRef,
+    dataset: ArtifactRef,
+    heldout: ArtifactRef,
+    config: ConfigFile,
+    overrides: TrainingOverrides,
+    seed: int,
+    margin: float,
+    pipeline: str,
+) -> Publication:
+    """Evaluate `start`, train it, export what came of it, evaluate that, and publish."""
+    before = evaluate(model=start, dataset=heldout, config=config, seed=seed, pipeline=pipeline, stage="before")
+    checkpoint = import_checkpoint(model=start, pipeline=pipeline)
+    outcome = train(
+        checkpoint=checkpoint,
+        model=start,
+        dataset=dataset,
+        config=config,
+        overrides=overrides,
+        seed=seed,
+        pipeline=pipeline,
+    )
+    model = export_checkpoint(outcome=outcome, origin=start, pipeline=pipeline)
+    after = evaluate(model=model, dataset=heldout, config=config, seed=seed, pipeline=pipeline, stage="after")
+    return publish(
+        model=model,
+        before=before,
+        after=after,
+        outcome=outcome,
+        datasets=[dataset, heldout],
+        margin=margin,
+        pipeline=pipeline,
+    )
 
 
 @workflow
@@ -78,7 +120,7 @@ def post_training(
         warm_start_options: length and learning rate of the warm start.
         overrides: settings that replace those of `config`.
         seed: of prompt order, of sampling in training and evaluation, and of the warm start.
-        margin: accuracy by which a model must beat the production model to replace it.
+        margin: accuracy by which a model must surely beat the production model to replace it.
     """
     base = intake_model(directory=base_model, pipeline=name)
     dataset = prepare_dataset(file=train_prompts, format=format, model=base, pipeline=name, part="train")
@@ -92,25 +134,13 @@ def post_training(
         seed=seed,
         pipeline=name,
     )
-    before = evaluate(model=start, dataset=heldout, config=config, seed=seed, pipeline=name, stage="before")
-    checkpoint = import_checkpoint(model=start, pipeline=name)
-    outcome = train(
-        checkpoint=checkpoint,
-        model=start,
+    return improve(
+        start=start,
         dataset=dataset,
+        heldout=heldout,
         config=config,
         overrides=overrides,
         seed=seed,
-        pipeline=name,
-    )
-    model = export_checkpoint(outcome=outcome, origin=start, pipeline=name)
-    after = evaluate(model=model, dataset=heldout, config=config, seed=seed, pipeline=name, stage="after")
-    return publish(
-        model=model,
-        before=before,
-        after=after,
-        outcome=outcome,
-        datasets=[dataset, heldout],
         margin=margin,
         pipeline=name,
     )

@@ -24,6 +24,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     archive = directory / "flyte.tgz"
     command = [str(Path(sys.executable).parent / "pyflyte"), "--pkgs", "workflows", "package", "--image", "relax:1"]
     environment = {**os.environ, "HOME": str(directory), "HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": ""}
+    environment["RELAX_SCHEDULES"] = str(ROOT / "examples/tiny_math/schedules.yaml")
     subprocess.run(
         [*command, "--source", str(ROOT), "--output", str(archive), "--force"],
         cwd=ROOT,
@@ -82,6 +83,19 @@ def test_every_task_is_cached_by_source_and_has_retries_resources_and_a_deck(pac
     requests = {entry.name: entry.value for entry in template.container.resources.requests}
     assert set(requests) == {1, 3}  # CPU and memory in flyteidl's ResourceName
     assert template.container.image == "relax:1"
+
+
+def test_a_schedule_becomes_a_launch_plan_with_all_inputs_fixed(package: Path) -> None:
+    (path,) = package.glob("*tiny-math-retraining*_3.pb")
+    plan = LaunchPlan()
+    plan.ParseFromString(path.read_bytes())
+    assert plan.spec.entity_metadata.schedule.cron_schedule.schedule == "0 3 * * *"
+    assert plan.spec.workflow_id.name == "workflows.retraining.retraining"
+    fixed = plan.spec.fixed_inputs.literals
+    assert fixed["name"].scalar.primitive.string_value == "tiny-math"
+    assert fixed["train_prompts"].scalar.primitive.string_value == "s3://prompts/tiny-math/train.parquet"
+    assert {"heldout_prompts", "base_model", "config", "format", "overrides", "seed", "margin"} < set(fixed)
+    assert not plan.spec.default_inputs.parameters
 
 
 def test_the_launch_plan_has_the_inputs_that_the_documentation_names(package: Path) -> None:
