@@ -85,7 +85,8 @@ def parse_sources(spec: Spec) -> list[Source]:
 
     sources = parse_spec(spec)
     if not sources:
-        raise DataError(f"{str(spec)!r} names no data file; give a Parquet or JSONL file")
+        names = ", ".join(_names(spec))
+        raise DataError(f"{names or 'an empty list'} holds no data file; give a Parquet or JSON file, or a folder of such")
     for source in sources:
         if not exists(source.path):
             raise DataError(f"data file {source.path!r} does not exist")
@@ -97,7 +98,7 @@ def _names(spec: Spec) -> list[str]:
     if isinstance(spec, Path):
         return [str(spec)]
     if not isinstance(spec, str):
-        return [str(name) for name in spec]
+        return [name for entry in spec for name in _names(entry)]
     text = spec.strip()
     if not text.startswith("["):
         return [text]

@@ -1,4 +1,4 @@
-"""One Ray cluster for all integration tests of a session."""
+"""One Ray cluster, and one S3 server, for all integration tests of a session."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.integration.s3 import s3_bucket, s3_endpoint
+
+__all__ = ["ray_cluster", "s3_bucket", "s3_endpoint", "start_ray"]
 
 ROOT = Path(__file__).resolve().parents[2]
 _ATTEMPTS = 3

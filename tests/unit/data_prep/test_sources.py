@@ -46,6 +46,17 @@ def test_folders_and_globs_stand_for_their_files_by_name(tmp_path: Path) -> None
         parse_spec(f"{folder}/*.jsonl[2:5]")
     with pytest.raises(DataError, match=r"/\*\.parquet' does not exist"):
         parse_sources(f"{folder}/*.parquet")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(DataError) as caught:
+        parse_sources([str(empty)])
+    assert str(caught.value) == f"{empty} holds no data file; give a Parquet or JSON file, or a folder of such"
+
+
+def test_a_list_may_be_written_as_text_within_a_list() -> None:
+    """As it comes from a command line."""
+    expected = [Source("a.parquet"), Source("b.jsonl", 0, 3), Source("c.parquet")]
+    assert parse_spec(["['a.parquet', 'b.jsonl[:3]']", "c.parquet"]) == expected
 
 
 def test_compressed_files_are_read_as_they_are(tmp_path: Path) -> None:

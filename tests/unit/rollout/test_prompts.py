@@ -111,7 +111,7 @@ def test_every_bad_file_is_named_with_the_way_out(parquet: Path, tmp_path: Path)
     latin.write_bytes('{"prompt": "é"}\n'.encode("latin-1"))
     cases = {
         f"{tmp_path}/none.parquet": r"none\.parquet' does not exist",
-        str(bare): r"bare' names no data file",
+        str(bare): r"/bare holds no data file; give",
         str(text): r"prompts\.txt': unknown format '\.txt'; known: ",
         str(cut): r"cut\.parquet' cannot be read",
         str(damaged(tmp_path / "damaged.parquet")): r"damaged\.parquet' cannot be read",

@@ -33,6 +33,15 @@ def test_ranks_that_run_out_of_rows_get_empty_micro_batches() -> None:
     assert _plan([], max_tokens=100, agree=lambda _: 2) == [[], []]
 
 
+def test_rows_packed_beforehand_would_save_nothing() -> None:
+    """No token is added, and the passes are within a tenth of the fewest that any packing of the rows could have."""
+    lengths = np.random.default_rng(0).lognormal(5.5, 0.8, 4000).astype(np.int64).clip(16, 4096)
+    plan = plan_micro_batches(lengths, max_tokens=8192, micro_batch_size=1)
+    packed = [pack(_batch(lengths[rows].tolist(), [1] * len(rows))) for rows in plan]
+    assert sum(len(each.tokens) for each in packed) == lengths.sum()
+    assert len(plan) <= 1.1 * -(-lengths.sum() // 8192)
+
+
 @pytest.mark.parametrize(
     ("option", "message"), [({"max_tokens": 0}, "max_tokens"), ({"micro_batch_size": 0}, "micro_")]
 )
