@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
         _parser().error("--out is required, unless --survey is given")
     from relax_engine.migrate.migrate import Choices, migrate
 
-    choices = Choices(options.reward, options.data_source, options.rows, arguments)
+    choices = Choices(options.reward, options.data_source, options.rows, arguments, options.environment)
     _print_report(migrate(framework, options.source, options.out, choices), options.out)
     return 0
 
@@ -51,6 +51,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the new recipe; its name is the recipe's")
     parser.add_argument("--reward", metavar="FILE.py:NAME", help="reward function or class, if the script names none")
+    parser.add_argument(
+        "--environment",
+        metavar="FILE",
+        help="tools, if the script names none: verl's YAML, or FILE.py:CLASS",
+    )
     parser.add_argument("--data-source", metavar="NAME", help="keep what the reward does for this data_source only")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="rows to compare the old and the new reward on")
     parser.add_argument("--survey", action="store_true", help="write nothing; say how many settings of SRC map")

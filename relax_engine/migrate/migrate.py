@@ -8,9 +8,12 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from relax_engine.errors import ConfigError
 from relax_engine.migrate.check import compare, configuration, doctor
+from relax_engine.migrate.code.collect import Collection
+from relax_engine.migrate.code.environment import EnvironmentCode, migrate_action_tool, migrate_tools
 from relax_engine.migrate.code.reward import RewardCode, migrate_reward
 from relax_engine.migrate.errors import MigrationError
 from relax_engine.migrate.launch import Framework
@@ -20,6 +23,7 @@ from relax_engine.migrate.recipe import Recipe, read_script
 from relax_engine.migrate.report import Report
 from relax_engine.migrate.shell.symbols import is_known, render
 from relax_engine.migrate.verl.rewards import built_in_reward
+from relax_engine.migrate.verl.turns import GENERATE, MOST_TURNS
 from relax_engine.migrate.write import divided, run_script, settings_file
 
 
@@ -32,12 +36,15 @@ class Choices:
         data_source: Keep of a dispatch over `data_source` this one only.
         rows: Rows to compare both rewards on.
         arguments: Arguments of the launch script.
+        environment: The source's tools: verl's YAML file, or `file.py:name` of a class of RedAccel; None for those that
+            the script names.
     """
 
     reward: str | None = None
     data_source: str | None = None
     rows: Path | None = None
     arguments: list[str] | None = None
+    environment: str | None = None
 
 
 def migrate(framework: Framework, source: Path, out: Path, choices: Choices | None = None) -> Report:
@@ -52,7 +59,9 @@ def migrate(framework: Framework, source: Path, out: Path, choices: Choices | No
     draft, report = recipe.draft, recipe.draft.report
     report.recipe = algo
     modes = _modes(recipe)
-    _write(out, _reward_files(recipe, algo, package, choices))
+    collection = Collection(algo, recipe.root, choices.data_source)
+    _write(out, _reward_files(recipe, package, collection, choices))
+    _write(out, _environment_files(recipe, package, collection, choices.environment or recipe.tools))
     prepare = prerequisites(draft.values, framework if framework in ("verl", "redaccel") else None)
     known, shell = divided(draft.values)
     refusal = _judge(recipe, modes, root)
@@ -100,8 +109,8 @@ def _source_reward(recipe: Recipe, choices: Choices) -> str | None:
     return f"{file}:{recipe.reward.get('name', 'compute_score')}"
 
 
-def _reward_files(recipe: Recipe, algo: str, package: str, choices: Choices) -> dict[str, str]:
-    draft = recipe.draft
+def _reward_files(recipe: Recipe, package: str, collection: Collection, choices: Choices) -> dict[str, str]:
+    draft, algo = recipe.draft, collection.algo
     path = f"{package}.reward_{algo}.reward_func"
     if draft.report.framework in ("slime", "relax") or draft.values.get("loss_type") == "sft":
         return {}
@@ -111,15 +120,41 @@ def _reward_files(recipe: Recipe, algo: str, package: str, choices: Choices) -> 
         what = f"{file} is not there" if file else "the script names none"
         draft.needs("reward", name, f"no reward to rewrite: {what}; give --reward FILE.py:NAME")
         return {}
-    code = migrate_reward(
-        Path(file), name, algo, root=recipe.root, settings=recipe.reward_arguments, data_source=choices.data_source
-    )
+    code = migrate_reward(Path(file), name, collection, settings=recipe.reward_arguments)
     draft.settle("reward", reference or "", {"custom_rm_path": path, "reward_key": "score"}, "rewritten")
     if code.group:
         draft.values["group_rm"] = True
     _report_code(draft.report, code)
     for item in code.unresolved:
         draft.needs("reward import", item, "its file is not in the source: replace what it is used for")
+    return {"__init__.py": "", **code.files}
+
+
+def _environment_files(recipe: Recipe, package: str, collection: Collection, reference: str | None) -> dict[str, str]:
+    """`env_<algo>.py` of the tools at `reference`, and what else turns need."""
+    draft = recipe.draft
+    turns = draft.values.get("custom_generate_function_path") == GENERATE
+    if reference is None:
+        if turns:
+            draft.needs("environment", "", "turns need an environment: name its module in rollout_interaction_env_path")
+        return {}
+    file, _, name = reference.rpartition(":") if ".py:" in reference else (reference, "", "")
+    path = recipe.root / file
+    if not is_known(file) or not path.is_file():
+        draft.needs("environment", reference, f"{render(file)} is not there; give --environment")
+        return {}
+    code: EnvironmentCode = migrate_action_tool(path, name, collection) if name else migrate_tools(path, collection)
+    module = f"{package}.env_{collection.algo}"
+    draft.custom |= {"rollout_interaction_env_path": module, "max_turns": draft.custom.get("max_turns", MOST_TURNS)}
+    targets: dict[str, Any] = {"custom_generate_function_path": GENERATE}
+    if code.schemas:
+        template = draft.values.get("apply_chat_template_kwargs") or {}
+        targets["apply_chat_template_kwargs"] = {**template, "tools": code.schemas}
+    draft.settle("environment", reference, targets, f"rewritten as {module}")
+    for problem in code.problems:
+        draft.needs("tool", reference, problem)
+    for item in code.unresolved:
+        draft.needs("tool import", item, "its file is not in the source: replace what it is used for")
     return {"__init__.py": "", **code.files}
 
 

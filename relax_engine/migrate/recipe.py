@@ -32,7 +32,7 @@ _REDACCEL_VARIABLES = ("BATCH_SIZE", "MICRO_BATCH_SIZE")
 
 @dataclass(slots=True)
 class Recipe:
-    """A mapped recipe: its draft, devices of the source, and what its reward is named by."""
+    """A mapped recipe: its draft, devices of the source, what its reward is named by, and the file of its tools."""
 
     draft: Draft
     path: Path
@@ -42,6 +42,7 @@ class Recipe:
     asynchronous: bool = False
     reward: dict[str, str] = field(default_factory=dict)
     reward_arguments: list[str] = field(default_factory=list)
+    tools: str | None = None
 
 
 def source_root(path: Path) -> Path:
@@ -97,7 +98,7 @@ def _mapped(launch: Launch, framework: Framework, path: Path, root: Path, below:
     map_settings(settings, draft)
     rollout = settings.rollout_devices or None
     recipe = Recipe(draft, path, root, settings.devices - (rollout or 0), rollout, "async" in launch.module)
-    recipe.reward, recipe.reward_arguments = settings.reward, settings.reward_arguments
+    recipe.reward, recipe.reward_arguments, recipe.tools = settings.reward, settings.reward_arguments, settings.tools
     return recipe
 
 

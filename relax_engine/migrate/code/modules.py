@@ -13,6 +13,21 @@ from pathlib import Path
 FOREIGN = ("verl", "redaccel")
 """Packages whose imports are taken out of migrated code."""
 
+_TOOLS, _ACTIONS = "relax_engine.rollout.tools", "relax_engine.rollout.action_tools"
+
+OURS = {
+    "verl.tools.base_tool.BaseTool": (_TOOLS, "Tool"),
+    "verl.tools.schemas.OpenAIFunctionToolSchema": (_TOOLS, "ToolSchema"),
+    "verl.tools.schemas.OpenAIFunctionSchema": (_TOOLS, "FunctionSchema"),
+    "verl.tools.schemas.ToolResponse": (_TOOLS, "ToolResponse"),
+    "redaccel.verl.agent.tool_envs.ToolBase": (_ACTIONS, "ActionTool"),
+    "verl.workers.agent.tool_envs.ToolBase": (_ACTIONS, "ActionTool"),
+}
+"""Names of a framework that have the same meaning here, by module and name."""
+
+TRACES = ("verl.utils.rollout_trace",)
+"""Modules whose decorators only trace."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -36,6 +51,14 @@ class Place:
             if found is not None and found != self.file:
                 return found
         return None
+
+    def absolute(self, module: str, level: int) -> str:
+        """The dotted name of `module`, imported with `level` leading dots; relative to the folder of the source."""
+        if not level:
+            return module
+        folder = self.file.parents[level - 1]
+        parts = folder.relative_to(self.root).parts if folder.is_relative_to(self.root) else ()
+        return ".".join([*parts, *([module] if module else [])])
 
 
 def is_foreign(module: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import libcst as cst
 
-from relax_engine.migrate.code.modules import Place, is_foreign
+from relax_engine.migrate.code.modules import OURS, TRACES, Place, is_foreign
 
 REWARD_BASES = ("GRPORewards", "GroupRewards")
 """RedAccel's bases of reward classes: one sample at a time, and a whole group."""
@@ -31,6 +31,7 @@ class Rewriter(cst.CSTTransformer):
         self.place, self.copy = place, copy
         self.unresolved: list[str] = []
         self._dropped: set[str] = set()
+        self._bare: list[bool] = []  # of the classes around the current node, whether they lose a base
 
     def leave_ImportFrom(self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom) -> Any:
         """Point imports of the source's modules at the copies."""
@@ -39,15 +40,25 @@ class Rewriter(cst.CSTTransformer):
         if isinstance(updated_node.names, cst.ImportStar):
             file = self.place.find(module, level)
             return updated_node if file is None else _relative(updated_node, self.copy(file))
+        absolute = self.place.absolute(module, level)
+        if absolute in TRACES:
+            self._dropped.update(_local(alias) for alias in updated_node.names)
+            return cst.RemoveFromParent()
         statements: list[cst.ImportFrom] = []
         remaining: list[cst.ImportAlias] = []
+        shared: dict[str, list[tuple[str, str]]] = {}
         for alias in updated_node.names:
             name = dotted(alias.name)
+            ours = OURS.get(f"{absolute}.{name}")
+            if ours is not None:
+                shared.setdefault(ours[0], []).append((ours[1], _local(alias)))
+                continue
             file = self.place.find(f"{module}.{name}" if module else name, level)
             if file is not None:
                 statements.append(_import_module(self.copy(file), alias))
             else:
                 remaining.append(alias.with_changes(comma=cst.MaybeSentinel.DEFAULT))
+        statements += [_import_ours(home, names) for home, names in shared.items()]
         if not remaining:
             return cst.FlattenSentinel(statements)
         rest = updated_node.with_changes(names=remaining)
@@ -63,8 +74,7 @@ class Rewriter(cst.CSTTransformer):
     def _drop(self, module: str, names: list[cst.ImportAlias]) -> None:
         for alias in names:
             name = dotted(alias.name)
-            local = dotted(alias.asname.name) if alias.asname else name
-            self._dropped.add(local)
+            self._dropped.add(_local(alias))
             if name not in REWARD_BASES and not name.startswith(("register", "rewards_registry", "group_rewards")):
                 self.unresolved.append(f"{module}.{name}")
 
@@ -90,8 +100,13 @@ class Rewriter(cst.CSTTransformer):
         registers = name in self._dropped or name.endswith("rewards_registry")
         return cst.RemoveFromParent() if registers else updated_node
 
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        """Remember whether the class loses a base."""
+        self._bare.append(any(_root_name(base.value) in self._dropped for base in node.bases))
+
     def leave_ClassDef(self, original_node: cst.ClassDef, updated_node: cst.ClassDef) -> cst.ClassDef:
         """A reward class stands alone."""
+        self._bare.pop()
         bases = [base for base in updated_node.bases if _root_name(base.value) not in self._dropped]
         empty = cst.MaybeSentinel.DEFAULT
         if len(bases) == len(updated_node.bases):
@@ -106,7 +121,7 @@ class Rewriter(cst.CSTTransformer):
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.SimpleStatementLine:
         """`super().__init__(...)` of a class that lost its base takes no arguments."""
-        if len(updated_node.body) != 1 or not self._dropped:
+        if len(updated_node.body) != 1 or not any(self._bare[-1:]):
             return updated_node
         code = cst.Module([updated_node]).code.strip()
         if code.startswith("super().__init__("):
@@ -120,8 +135,18 @@ def _relative(node: cst.ImportFrom, module: str) -> cst.ImportFrom:
     return node.with_changes(module=cst.Name(module), relative=[cst.Dot()])
 
 
+def _local(alias: cst.ImportAlias) -> str:
+    return dotted(alias.asname.name) if alias.asname else dotted(alias.name)
+
+
+def _import_ours(module: str, names: list[tuple[str, str]]) -> cst.ImportFrom:
+    parts = [name if name == local else f"{name} as {local}" for name, local in names]
+    line = cst.ensure_type(cst.parse_statement(f"from {module} import {', '.join(parts)}"), cst.SimpleStatementLine)
+    return cst.ensure_type(line.body[0], cst.ImportFrom)
+
+
 def _import_module(module: str, alias: cst.ImportAlias) -> cst.ImportFrom:
-    local = dotted(alias.asname.name) if alias.asname else dotted(alias.name)
+    local = _local(alias)
     asname = cst.AsName(cst.Name(local)) if local != module else None
     return cst.ImportFrom(
         module=None, names=[cst.ImportAlias(name=cst.Name(module), asname=asname)], relative=[cst.Dot()]

@@ -10,7 +10,7 @@ import fnmatch
 from collections.abc import Callable, Mapping
 
 from relax_engine.migrate.draft import Draft, read_value
-from relax_engine.migrate.verl import data, objective, sampling, training
+from relax_engine.migrate.verl import data, objective, sampling, training, turns
 from relax_engine.migrate.verl.settings import Settings
 from relax_engine.migrate.verl.tables import FIELDS, LATE_NOT_NEEDED, NEEDS_YOU, NOT_NEEDED
 
@@ -25,6 +25,7 @@ RULES: tuple[Callable[[Settings, Draft], None], ...] = (
     objective.corrections,
     sampling.sampling,
     sampling.tensor_parallel,
+    turns.turns,
     training.schedule,
     training.length_of_training,
     training.checkpoints,

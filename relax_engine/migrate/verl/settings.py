@@ -26,6 +26,7 @@ class Settings:
         self.supervised = supervised
         self.reward: dict[str, str] = {}
         self.reward_arguments: list[str] = []
+        self.tools: str | None = None
         self.rollout_devices = self._count("rollout", absent=0)
         self.devices = self._count("trainer") + self.rollout_devices
 

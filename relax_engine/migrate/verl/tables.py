@@ -196,15 +196,11 @@ NOT_NEEDED: dict[str, str] = {
 }
 """Patterns of keys without which the run is the same."""
 
-_MULTI_TURN = (
-    "turns with tools need an environment here, and there is no contract for one; write --custom-generate-function-path"
-)
 _LORA = "low-rank adapters are not offered; train all weights, or merge the adapter into --hf-checkpoint first"
 _REWARD_MODEL = "a reward model as a judge is not offered; serve it and call it from --custom-rm-path"
 _MODELS = "layers of experts are not offered"
 
 NEEDS_YOU: dict[str, str] = {
-    ROLLOUT + "multi_turn.*": _MULTI_TURN,
     "data.multiturn.*": "rows of many turns become prompt and answer: convert them to --input-key and --label-key",
     "*lora*": _LORA,
     "reward_model.sandbox_fusion.*": "answers that are programs are run by a server: call it from --custom-rm-path",

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from relax_engine.migrate.check import compare
+from relax_engine.migrate.code.collect import Collection
 from relax_engine.migrate.code.reward import RewardCode, migrate_reward
 from relax_engine.migrate.errors import MigrationError
 from relax_engine.types import Sample
@@ -69,7 +70,7 @@ def rows(data_source: str, count: int = 200) -> list[tuple[str, str]]:
 def test_scores_are_those_of_the_source(import_root: Path, data_source: str, one_branch: bool) -> None:
     algo = f"r_{list(STYLES).index(data_source)}_{one_branch}"
     chosen = data_source if one_branch else None
-    code = migrate_reward(SCORERS / "__init__.py", "compute", algo, root=SCORERS.parent, data_source=chosen)
+    code = migrate_reward(SCORERS / "__init__.py", "compute", Collection(algo, SCORERS.parent, chosen))
     reward = load(import_root, algo, code)
     sys.path.insert(0, str(SCORERS.parent))
     source = importlib.import_module("scorers").compute
@@ -85,7 +86,7 @@ def test_scores_are_those_of_the_source(import_root: Path, data_source: str, one
 
 
 def test_one_branch_takes_only_its_modules_along() -> None:
-    code = migrate_reward(SCORERS / "__init__.py", "compute", "m", root=SCORERS.parent, data_source="school/MATH-500")
+    code = migrate_reward(SCORERS / "__init__.py", "compute", Collection("m", SCORERS.parent, "school/MATH-500"))
     assert sorted(code.files) == ["math_style.py", "normalise.py", "reward_m.py"]
     reward = code.files["reward_m.py"]
     assert "# boxed answers, compared as normalised text" in reward
@@ -95,7 +96,7 @@ def test_one_branch_takes_only_its_modules_along() -> None:
 
 
 def test_a_prefix_and_alternatives_are_understood() -> None:
-    code = migrate_reward(SCORERS / "__init__.py", "compute", "d", root=SCORERS.parent, data_source="aime_2024")
+    code = migrate_reward(SCORERS / "__init__.py", "compute", Collection("d", SCORERS.parent, "aime_2024"))
     assert sorted(code.files) == ["dapo_style.py", "reward_d.py"]
 
 
@@ -106,7 +107,7 @@ def test_arguments_of_the_manager_come_from_args(import_root: Path, tmp_path: Pa
         "def score(solution_str, ground_truth, extra_info=None, bonus=0.0):\n"
         "    # half a point\n    return 0.5 + bonus + len(extra_info['tag'])\n"
     )
-    code = migrate_reward(source, "score", "mine_", root=tmp_path, settings=["bonus"])
+    code = migrate_reward(source, "score", Collection("mine_", tmp_path), settings=["bonus"])
     assert code.unresolved == ["verl.utils.reward_score.gsm8k (in mine.py)"]
     text = code.files["reward_mine_.py"]
     assert text.startswith("# mine\n")
@@ -124,7 +125,7 @@ def test_a_batch_function_scores_groups(import_root: Path, tmp_path: Path) -> No
         "    best = max(len(text) for text in solution_strs)\n"
         "    return [scale * (len(text) == best) for text in solution_strs]\n"
     )
-    code = migrate_reward(source, "compute_score", "batched", root=tmp_path, settings=["scale"])
+    code = migrate_reward(source, "compute_score", Collection("batched", tmp_path), settings=["scale"])
     assert code.group
     reward = load(import_root, "batched", code)
     group = [Sample(response="a"), Sample(response="abc")]
@@ -165,7 +166,7 @@ def test_a_reward_class_loses_its_base(
 ) -> None:
     source = tmp_path / "words.py"
     source.write_text(REDACCEL.format(base=base, module=module, registry=registry))
-    code = migrate_reward(source, "WordReward", f"words_{group}", root=tmp_path)
+    code = migrate_reward(source, "WordReward", Collection(f"words_{group}", tmp_path))
     text = code.files[f"reward_words_{group}.py"]
     assert code.group == group
     assert code.unresolved == []
@@ -190,7 +191,7 @@ def test_a_reward_class_loses_its_base(
 def test_a_function_of_the_engines_form_is_kept(tmp_path: Path) -> None:
     source = tmp_path / "own.py"
     source.write_text("async def judge(args, sample, **kwargs):\n    return 1.0\n")
-    text = migrate_reward(source, "judge", "own", root=tmp_path).files["reward_own.py"]
+    text = migrate_reward(source, "judge", Collection("own", tmp_path)).files["reward_own.py"]
     assert text == "async def judge(args, sample, **kwargs):\n    return 1.0\n\n\nreward_func = judge\n"
 
 
@@ -201,7 +202,7 @@ def test_the_standard_library_is_not_taken_for_a_neighbour(tmp_path: Path) -> No
     source.write_text(
         "import math\nimport helper as h\n\ndef compute_score(solution_str, ground_truth):\n    return h.ONE\n"
     )
-    files = migrate_reward(source, "compute_score", "own", root=tmp_path).files
+    files = migrate_reward(source, "compute_score", Collection("own", tmp_path)).files
     assert sorted(files) == ["helper.py", "reward_own.py"]
     assert files["reward_own.py"].startswith("import math\nfrom . import helper as h\n")
 
@@ -214,7 +215,7 @@ def test_what_cannot_be_rewritten(tmp_path: Path, text: str, name: str, message:
     source = tmp_path / "bad.py"
     source.write_text(text)
     with pytest.raises(MigrationError, match=f"bad.py.*({message})"):
-        migrate_reward(source, name, "bad", root=tmp_path)
+        migrate_reward(source, name, Collection("bad", tmp_path))
 
 
 def test_comparison_runs_both_and_names_what_differs(tmp_path: Path) -> None:
@@ -223,7 +224,7 @@ def test_comparison_runs_both_and_names_what_differs(tmp_path: Path) -> None:
     folder = tmp_path / "fresh"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
-    code = migrate_reward(source, "compute_score", "fresh", root=tmp_path)
+    code = migrate_reward(source, "compute_score", Collection("fresh", tmp_path))
     (folder / "reward_fresh.py").write_text(code.files["reward_fresh.py"])
     data = tmp_path / "rows.jsonl"
     data.write_text("".join(json.dumps({"reward_model": {"ground_truth": str(n)}}) + "\n" for n in range(3)))

@@ -118,7 +118,7 @@ def test_defaults_of_the_source_are_written_out() -> None:
         ("algorithm.adv_estimator", "remax", Status.NEEDS_YOU),
         ("actor_rollout_ref.actor.ppo_epochs", "2", Status.NEEDS_YOU),
         ("actor_rollout_ref.actor.ppo_epochs", "1", Status.NOT_NEEDED),
-        ("actor_rollout_ref.rollout.multi_turn.enable", "True", Status.NEEDS_YOU),
+        ("actor_rollout_ref.rollout.multi_turn.enable", "True", Status.MAPPED),
         ("actor_rollout_ref.actor.optim.lr", "fast", Status.NEEDS_YOU),
         ("some.thing.unheard_of", "1", Status.NEEDS_YOU),
         ("trainer.save_freq", "-1", Status.NOT_NEEDED),

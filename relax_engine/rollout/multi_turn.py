@@ -1,0 +1,158 @@
+"""`--custom-generate-function-path relax_engine.rollout.multi_turn.generate`: turns of the model and an environment.
+
+The environment is that of the module `args.rollout_interaction_env_path`, for at most `args.max_turns` turns; both are
+keys of `--custom-config-path`. What lives here: the loop, and what of it is trained. What does not: environments
+(`environment`, `tools`).
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import TYPE_CHECKING, Any
+
+from relax_engine.backends.engines.client import EngineClient
+from relax_engine.rollout.environment import BaseInteractionEnv, StepResult, call, load_build_env, step_result
+from relax_engine.rollout.pool import RolloutError
+from relax_engine.rollout.sampling import sample_seed
+from relax_engine.rollout.tokenizer import load_tokenizer
+from relax_engine.types import Message, Sample, SampleStatus, WeightVersionSpan
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from relax_engine.backends.engines.types import GenerateOutput
+
+_MARK = "\u2042response\u2042"
+
+
+async def generate(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+    """Generate all turns of one sample.
+
+    A turn's tokens are trained (mask 1); those of an observation are not (mask 0, log-prob 0). Turns and observations
+    together fit into `--rollout-max-context-len`, or without it into `--rollout-max-response-len`. The sample is
+    COMPLETED when the environment is done or `max_turns` are over, TRUNCATED when a turn is cut off by its length or
+    nothing more fits, ABORTED when its request was; it then begins again from the prompt.
+
+    `sample.metadata["environment"]` has `turns`, `stop`, the `rewards` of the steps if they have any, and the keys of
+    the last `info`.
+
+    Raises:
+        RolloutError: the settings are missing, or the environment breaks its contract.
+    """
+    path, most = getattr(args, "rollout_interaction_env_path", None), getattr(args, "max_turns", None)
+    if not path or not isinstance(most, int) or most < 1:
+        raise RolloutError(
+            f"turns need rollout_interaction_env_path (is {path!r}) and max_turns of at least 1 (is {most!r}): "
+            "set them under `custom` in the configuration, or in --custom-config-path"
+        )
+    _begin(sample)
+    env = load_build_env(path)(sample=sample, args=args)
+    url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
+    try:
+        await call(env.reset, timeout_s=args.wait_timeout)
+        async with EngineClient(url, timeout_s=args.rollout_http_timeout) as client:
+            await _turns(args, sample, sampling_params, env, client, most)
+    finally:
+        await call(env.close, timeout_s=args.wait_timeout)
+    return sample
+
+
+async def _turns(
+    args: Any, sample: Sample, params: dict[str, Any], env: BaseInteractionEnv, client: EngineClient, most: int
+) -> None:
+    tokenizer = _tokenizer(args.hf_checkpoint)
+    context = args.rollout_max_context_len
+    last = context if context is not None else len(sample.tokens) + params["max_new_tokens"]
+    notes: dict[str, Any] = {}
+    rewards: list[float] = []
+    for turn in range(most):
+        asked = {
+            **params,
+            "max_new_tokens": min(params["max_new_tokens"], last - len(sample.tokens)),
+            "sampling_seed": sample_seed(params["sampling_seed"], turn),
+        }
+        (output,) = await client.generate_batch([sample.tokens], asked)
+        _append_turn(sample, output)
+        reason = output.finish_reason["type"]
+        notes = {"turns": turn + 1, "stop": reason}
+        if reason != "stop":
+            sample.status = SampleStatus.ABORTED if reason == "abort" else SampleStatus.TRUNCATED
+            break
+        result = await _step(env, output.text, sample, args.wait_timeout)
+        rewards += [] if result.reward is None else [result.reward]
+        notes = {**result.info, **notes, "stop": "done" if result.done else "max_turns"}
+        sample.status = SampleStatus.COMPLETED
+        if result.done or turn + 1 == most:
+            break
+        shown = _encode(env, result, sample, tokenizer, args)
+        if len(sample.tokens) + len(shown) >= last:
+            sample.status, notes["stop"] = SampleStatus.TRUNCATED, "context"
+            break
+        _append(sample, shown, [0.0] * len(shown), mask=0)
+    sample.response = str(tokenizer.decode(sample.rollout_tokens, skip_special_tokens=True))
+    sample.metadata["environment"] = notes | ({"rewards": rewards} if rewards else {})
+
+
+async def _step(env: BaseInteractionEnv, text: str, sample: Sample, timeout_s: float) -> StepResult:
+    start = time.perf_counter()
+    try:
+        return step_result(await call(env.step, text, timeout_s=timeout_s))
+    except TimeoutError as error:
+        raise RolloutError(f"step of {type(env).__name__} took longer than {timeout_s} s (--wait-timeout)") from error
+    finally:
+        sample.non_generation_time += time.perf_counter() - start
+
+
+def _encode(
+    env: BaseInteractionEnv, result: StepResult, sample: Sample, tokenizer: PreTrainedTokenizerBase, args: Any
+) -> list[int]:
+    """The tokens between a turn and the next: the rest of the turn's frame, the observation, the head of an answer."""
+    media = [kind for kind, items in (result.observation.get("multi_modal_data") or {}).items() if items]
+    if media:
+        raise RolloutError(f"the observation of {type(env).__name__} holds {media[0]}; engines here take text alone")
+    messages = env.format_observation(result.observation)
+    messages = messages if isinstance(messages, list) else [messages]
+    if args.apply_chat_template:
+        text = _rendered(messages, tokenizer, args.apply_chat_template_kwargs or {})
+    else:
+        text = "".join(str(message["content"]) for message in messages)
+    tokens: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    return tokens[1:] if tokens[:1] == sample.tokens[-1:] == [tokenizer.eos_token_id] else tokens
+
+
+def _rendered(messages: list[Message], tokenizer: PreTrainedTokenizerBase, options: dict[str, Any]) -> str:
+    """What the chat template puts behind an answer when these messages follow it.
+
+    Rendered behind an answer of its own, and cut there: nothing depends on how the template shows earlier turns.
+    """
+    turns: list[Message] = [{"role": "user", "content": ""}, {"role": "assistant", "content": _MARK}, *messages]
+    text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
+    return str(text).partition(_MARK)[2]
+
+
+def _begin(sample: Sample) -> None:
+    """Leave the prompt alone of a sample that was cut off."""
+    sample.tokens = sample.tokens[: sample.prompt_length]
+    sample.rollout_tokens, sample.loss_mask, sample.rollout_log_probs = [], [], []
+    sample.response, sample.response_length, sample.weight_versions = "", 0, []
+
+
+def _append_turn(sample: Sample, output: GenerateOutput) -> None:
+    start = sample.response_length
+    for span in output.weight_versions:
+        sample.weight_versions.append(WeightVersionSpan(int(span.version), start + span.start, start + span.end))
+    _append(sample, output.output_ids.tolist(), output.log_probs.tolist(), mask=1)
+
+
+def _append(sample: Sample, tokens: list[int], log_probs: list[float], *, mask: int) -> None:
+    sample.tokens = [*sample.tokens, *tokens]
+    sample.rollout_tokens = [*sample.rollout_tokens, *tokens]
+    sample.response_length += len(tokens)
+    sample.loss_mask = [*(sample.loss_mask or []), *[mask] * len(tokens)]
+    sample.rollout_log_probs = [*(sample.rollout_log_probs or []), *log_probs]
+
+
+@functools.cache
+def _tokenizer(directory: str) -> PreTrainedTokenizerBase:
+    return load_tokenizer(directory)
