@@ -83,7 +83,7 @@ def _extra(trace: Trace, launch: Launch, framework: Framework, path: Path, root:
 def _mapped(launch: Launch, framework: Framework, path: Path, root: Path, below: Mapping[str, str]) -> Recipe:
     draft = Draft(Report(str(path), framework))
     if framework in ("slime", "relax"):
-        devices = map_flags(launch.words, draft)
+        devices = map_flags(launch.words, draft, root)
         asynchronous = launch.module.endswith("train_async.py") or bool(draft.values.pop("fully_async", False))
         resource = draft.values.pop("resource", None)
         draft.values.pop("colocate", None)

@@ -9,7 +9,10 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from relax_engine.config.fields import all_fields, pass_through_field
 from relax_engine.config.sections.evaluation import read_eval_datasets
@@ -43,13 +46,32 @@ def flag_groups(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         yield name, values
 
 
-def map_flags(words: Sequence[str], draft: Draft) -> Devices:
-    """Give every flag an entry in the draft's report; returns the devices that the flags name."""
+def map_flags(words: Sequence[str], draft: Draft, root: Path) -> Devices:
+    """Give every flag an entry in the draft's report; returns the devices that the flags name.
+
+    Files that flags name are looked up below `root`.
+    """
     groups = dict(flag_groups(words))
+    _custom_config(groups, draft, root)
     devices = _devices(groups, draft)
     for name, values in groups.items():
         _one(name, values, draft)
     return devices
+
+
+def _custom_config(groups: dict[str, list[str]], draft: Draft, root: Path) -> None:
+    """The keys of `--custom-config-path` go to the new YAML file, where the file is there."""
+    path = root / " ".join(groups.get("custom_config_path", []))
+    if not path.is_file():
+        return
+    try:
+        keys = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return
+    if isinstance(keys, dict):
+        draft.custom |= keys
+        text = " ".join(groups.pop("custom_config_path"))
+        draft.settle("--custom-config-path", text, {}, "its keys are under `custom` in the YAML file")
 
 
 def _devices(groups: dict[str, list[str]], draft: Draft) -> Devices:

@@ -36,6 +36,7 @@ _KERNELS = "a choice of kernels or layout that changes no result; the backend ch
 _ENGINES = "engines are started and watched by the run itself"
 
 NOT_NEEDED: dict[str, str] = {
+    "ref_micro_batch_size": "forward passes are packed by tokens (--log-probs-max-tokens-per-gpu)",
     "num_layers": _ARCHITECTURE,
     "*hidden_size": _ARCHITECTURE,
     "num_attention_heads": _ARCHITECTURE,
@@ -145,6 +146,8 @@ NEEDS_YOU: dict[str, str] = {
     "lr_warmup_fraction": "a share of all optimizer steps: give --lr-warmup-iters",
     "data_source_path": "a data source of your own: write the rows to files and name them in --prompt-data",
     "disable_rollout_global_dataset": "rollouts need --prompt-data, or a --rollout-function-path with its own prompts",
+    "loss_mask_type": "rows of many turns become prompt and answer: convert them to --input-key and --label-key",
+    "rollout_buffer*": "read by functions of the source's own: give it under `custom`, and name them here",
     "fp16": "training is in float32 or bfloat16",
     "fp8*": "training is in float32 or bfloat16",
 }

@@ -87,14 +87,17 @@ def rewards(settings: Settings, draft: Draft) -> None:
         draft.skip(
             "reward_model.reward_manager", manager, "samples are scored as they finish, each with its own function"
         )
-    prefix = "reward_model.reward_kwargs.overlong_buffer_cfg."
-    on = read_value(settings.get(prefix + "enable") or "False") is True
-    for name, field in (("len", "overlong_buffer_len"), ("penalty_factor", "overlong_penalty_factor")):
-        value = settings.take(prefix + name)
-        if value is not None and on:
-            draft.settle(prefix + name, value, {field: read_value(value)})
-        elif value is not None:
-            draft.skip(prefix + name, value, "the penalty is off")
+    for prefix in ("reward_model.overlong_buffer.", "reward_model.reward_kwargs.overlong_buffer_cfg."):
+        enabled = settings.get(prefix + "enable")
+        on = read_value(enabled or "False") is True
+        for name, field in (("len", "overlong_buffer_len"), ("penalty_factor", "overlong_penalty_factor")):
+            value = settings.take(prefix + name)
+            if value is not None and on:
+                draft.settle(prefix + name, value, {field: read_value(value)})
+            elif value is not None:
+                draft.skip(prefix + name, value, "the penalty is off")
+        if enabled is not None:
+            draft.skip(prefix + "enable", settings.take(prefix + "enable") or "", "follows len and penalty_factor")
     for key in ("custom_reward_function.path", "custom_reward_function.name", "reward_model.reward_name"):
         value = settings.take(key)
         if value is not None:
@@ -107,6 +110,6 @@ def rewards(settings: Settings, draft: Draft) -> None:
         settings.reward_arguments.append(name)
         draft.settle(key, value, {}, f"args.{name}, under `custom` in the YAML file")
     enabled = settings.get("reward_model.enable")
-    if enabled is not None and read_value(enabled) is False:
+    if enabled is None or read_value(enabled) is False:
         for key in settings.matching("reward_model.*"):
             draft.skip(key, settings.take(key) or "", "there is no reward model")

@@ -70,6 +70,8 @@ FIELDS: dict[str, str] = {
     "trainer.experiment_name": "tb_experiment_name",
     "trainer.balance_batch": "balance_data",
     "trainer.max_actor_ckpt_to_keep": "max_actor_ckpt_to_keep",
+    "trainer.max_ckpt_to_keep": "max_actor_ckpt_to_keep",
+    "data.max_token_len_per_gpu": "max_tokens_per_gpu",
     "async_training.partial_rollout": "partial_rollout",
     "async_training.trigger_parameter_sync_step": "update_weights_interval",
     "optim.lr": "lr",
@@ -167,6 +169,7 @@ NOT_NEEDED: dict[str, str] = {
     "*lora_alpha": "part of the adapters, see lora_rank",
     "*lora.alpha": "part of the adapters, see lora.rank",
     "*lora.merge": "part of the adapters, see lora.rank",
+    "*exclude_modules": "part of the adapters, see their rank",
     "*target_modules": "part of the adapters, see their rank",
     "reward_model.num_workers": "reward workers are started as needed (--reward-num-workers)",
     "reward_model.use_reward_loop": "samples are always scored as they finish",
@@ -199,6 +202,8 @@ NOT_NEEDED: dict[str, str] = {
 _LORA = "low-rank adapters are not offered; train all weights, or merge the adapter into --hf-checkpoint first"
 _REWARD_MODEL = "a reward model as a judge is not offered; serve it and call it from --custom-rm-path"
 _MODELS = "layers of experts are not offered"
+_SAMPLING_ONLY = "sampling without training is `relax eval`"
+_IMAGES = "engines take text alone: prompts with images are converted and checked, and not sampled"
 
 NEEDS_YOU: dict[str, str] = {
     "data.multiturn.*": "rows of many turns become prompt and answer: convert them to --input-key and --label-key",
@@ -209,8 +214,14 @@ NEEDS_YOU: dict[str, str] = {
     "data.datagen.*": "prompts that are made during training: write them to files first",
     "data.sampler.*": "a sampler of your own: order the prompts in the file and leave out --rollout-shuffle",
     "data.*_dict_keys": "a column inside of a column: make it one of its own, named by --input-key or --label-key",
-    "data.image_key": "name the column in --multimodal-keys; conversion of media is checked by `relax data convert`",
-    "data.video_key": "name the column in --multimodal-keys; conversion of media is checked by `relax data convert`",
+    "data.image_key": _IMAGES,
+    "data.video_key": _IMAGES,
+    "env.*": "a simulator is not text: environments take the model's words (docs/hooks.md)",
+    "data.path": _SAMPLING_ONLY,
+    "data.n_samples": _SAMPLING_ONLY,
+    "data.output_path": _SAMPLING_ONLY,
+    "data.messages_key": "rows of many turns become prompt and answer: convert them to --input-key and --label-key",
+    MODEL + "custom_chat_template": "put the template into the tokenizer of --hf-checkpoint",
     "*router_replay*": _MODELS,
     "*routing_replay*": _MODELS,
     ROLLOUT + "expert_parallel_size": _MODELS,

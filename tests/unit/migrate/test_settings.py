@@ -138,7 +138,7 @@ def test_slime_flags_keep_their_names() -> None:
         " --dynamic-sampling-filter-path slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"
     )
     words += " --rollout-stop-token-ids 1 2 --no-offload-rollout --wandb-project p"
-    devices = map_flags(words.split(), draft)
+    devices = map_flags(words.split(), draft, Path())
     assert (devices.actor, devices.rollout) == (8, 8)
     assert draft.values == {
         "lr": 1e-6,
