@@ -86,7 +86,7 @@ def parse_sources(spec: Spec) -> list[Source]:
     sources = parse_spec(spec)
     if not sources:
         names = ", ".join(_names(spec))
-        raise DataError(f"{names or 'an empty list'} holds no data file; give a Parquet or JSON file, or a folder of such")
+        raise DataError(f"{names or 'an empty list'} holds no data file; give a Parquet or JSON file, or a folder")
     for source in sources:
         if not exists(source.path):
             raise DataError(f"data file {source.path!r} does not exist")

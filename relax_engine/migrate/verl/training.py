@@ -37,7 +37,12 @@ def schedule(settings: Settings, draft: Draft) -> None:
         else:
             reason = "a share of all optimizer steps, whose number follows from the data: give it in steps"
             draft.needs(prefix + "lr_warmup_steps_ratio", ratio, reason)
-    for key in (ACTOR + "optim.lr_scheduler_type", ACTOR + "optim.warmup_style", "optim.lr_scheduler"):
+    for key in (
+        ACTOR + "optim.lr_scheduler_type",
+        ACTOR + "optim.warmup_style",
+        "optim.lr_scheduler",
+        "optim.lr_scheduler_type",
+    ):
         style = settings.take(key)
         if style is not None:
             draft.settle(key, style, {"lr_decay_style": style})

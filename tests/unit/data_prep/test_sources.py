@@ -50,7 +50,7 @@ def test_folders_and_globs_stand_for_their_files_by_name(tmp_path: Path) -> None
     empty.mkdir()
     with pytest.raises(DataError) as caught:
         parse_sources([str(empty)])
-    assert str(caught.value) == f"{empty} holds no data file; give a Parquet or JSON file, or a folder of such"
+    assert str(caught.value) == f"{empty} holds no data file; give a Parquet or JSON file, or a folder"
 
 
 def test_a_list_may_be_written_as_text_within_a_list() -> None:
