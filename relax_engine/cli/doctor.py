@@ -14,6 +14,7 @@ from relax_engine.config import ConfigError, RunConfig, parse_args
 from relax_engine.config.doctor import check
 from relax_engine.config.roles import devices_needed, devices_of, required_roles
 from relax_engine.config.rules.base import Finding
+from relax_engine.utils.redact import redact_value
 
 _DESCRIPTION = (
     "Check the flags of a run without starting it: prints the configuration in force, roles, device need and "
@@ -53,7 +54,7 @@ def describe(config: RunConfig) -> dict[str, Any]:
         "roles": {role: devices_of(config, role) for role in required_roles(config)},
         "devices": devices_needed(config),
         "digest": config.digest(),
-        "config": config.to_dict(),
+        "config": redact_value(config.to_dict()),
     }
 
 

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 from relax_engine.errors import RelaxError
+from relax_engine.utils.redact import redact
 
 Command = Callable[[list[str]], int]
 
@@ -36,8 +37,8 @@ def run_command(command: Command, argv: Sequence[str]) -> int:
         return command([word for word in argv if word != "--debug"])
     except RelaxError as error:
         if debug:
-            traceback.print_exc()
-        print("error: " + message_of(error).replace("\n", "\n       "), file=sys.stderr)
+            print(redact(traceback.format_exc()), file=sys.stderr)
+        print("error: " + redact(message_of(error)).replace("\n", "\n       "), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -11,6 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
+from relax_engine.access.policy import engine_key
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.types import EngineCallError, EngineLaunchError
 from relax_engine.config import RunConfig
@@ -71,6 +72,7 @@ class EngineGroup:
             "context_length": flat.rollout_max_context_len,
             "random_seed": flat.rollout_seed,
             "timeout_s": flat.rollout_engine_init_timeout,
+            "api_key": engine_key(),
             "extra_args": flat.sglang_args,
             "weight_store": flat.weight_sync_url if flat.weight_sync_transport == "object_store" else None,
         }

@@ -17,9 +17,13 @@ from typing import Any, ClassVar
 
 from fastapi import FastAPI, HTTPException
 
+from relax_engine.access.guard import AccessGuard
+from relax_engine.access.policy import AccessPolicy, install, installed
 from relax_engine.config import RunConfig
 from relax_engine.core.placement import Slot
 from relax_engine.stream.client import StreamClient
+from relax_engine.utils.logging import redact_records
+from relax_engine.utils.redact import redact_value
 from relax_engine.utils.stacks import sample_stacks
 from relax_engine.utils.waits import current_waits
 
@@ -47,6 +51,8 @@ class RoleContext:
     """Of the run, for its checkpoints; the same after every restart of a part."""
     restarts: int = 0
     """How often this role was restarted in the run; above 0 the stream says what is left to do."""
+    access: AccessPolicy | None = None
+    """Who may call the role's API; without one it answers nobody."""
 
 
 @dataclass(slots=True)
@@ -66,6 +72,9 @@ class Role:
     role: ClassVar[str] = "role"
 
     def __init__(self, context: RoleContext) -> None:
+        if context.access is not None:
+            install(context.access)
+        redact_records()
         self.context = context
         self.config = context.config
         self.args = context.config.flat
@@ -134,7 +143,7 @@ class Role:
     def emit(self, kind: str, **values: Any) -> None:
         """Tell the controller that something happened."""
         self._progressed = time.time()
-        self._events.append({"kind": kind, "role": self.role, **values})
+        self._events.append({"kind": kind, "role": self.role, **redact_value(values)})
 
     @property
     def stopping(self) -> bool:
@@ -157,8 +166,14 @@ class Role:
 
 
 def ingress(cls: type[Role]) -> FastAPI:
-    """The HTTP API that every role has: `get_step`, `set_step`, `stop_service`, `health`."""
-    app = FastAPI(title=f"relax {cls.role}", openapi_url="/openapi.json")
+    """The HTTP API that every role has: `get_step`, `set_step`, `stop_service`, `health`; all but the last by token."""
+    app = FastAPI(title=f"relax {cls.role}", openapi_url="/openapi.json", docs_url=None, redoc_url=None)
+    app.add_middleware(
+        AccessGuard,
+        token=lambda: installed().api_token,
+        open_paths=("/health",),
+        limit=lambda: installed().max_body_bytes,
+    )
     app.get("/get_step")(cls.get_step)
     app.post("/set_step")(cls.set_step)
     app.post("/stop_service")(cls.stop_service)

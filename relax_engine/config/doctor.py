@@ -32,6 +32,7 @@ _SUBJECTS = (
     "debug",
     "weight_sync",
     "health",
+    "access",
     "accepted",
 )
 _ORDER = {"error": 0, "warning": 1, "note": 2}

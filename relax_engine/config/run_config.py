@@ -40,6 +40,7 @@ from relax_engine.config.sections.reward import Reward
 from relax_engine.config.sections.rollout import Rollout
 from relax_engine.config.sections.weight_sync import WeightSync
 from relax_engine.errors import ConfigError
+from relax_engine.utils.redact import redact_value
 
 Mode = Literal["colocate", "fully_async", "hybrid"]
 
@@ -191,8 +192,11 @@ class RunConfig(BaseModel):
         return self.model_dump(mode="json")
 
     def to_yaml(self) -> str:
-        """All values in force as sectioned YAML; `from_yaml` reads it back."""
-        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+        """All values in force as sectioned YAML for people and records; `from_yaml` reads it back.
+
+        Credentials are hidden: what is written here is shown, kept beside results and published.
+        """
+        return yaml.safe_dump(redact_value(self.to_dict()), sort_keys=False, allow_unicode=True)
 
     def digest(self) -> str:
         """SHA-256 (hex) of all values in force; equal configurations have equal digests."""

@@ -18,6 +18,8 @@ from typing import Any
 from ray import serve
 from ray.serve.context import _get_global_client
 
+from relax_engine.access.listener import base_url, http_options
+from relax_engine.access.policy import installed
 from relax_engine.components.mode import forward_columns, rows_per_example
 from relax_engine.components.role import Phase, RoleContext
 from relax_engine.config import RunConfig
@@ -39,7 +41,6 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 1.0
 _CLOSE_S = 60.0
-_HTTP_HOST, _HTTP_PORT = "127.0.0.1", 8000
 
 
 class Controller:
@@ -103,11 +104,12 @@ class Controller:
                 weights_only=self.point.weights_only,
                 run_state=self.point.state,
                 run_id=self.run_id,
+                access=installed(),
             )
             self.services[role] = Service(role, context, deadline_s=flat.role_deadline)
         targets = [service.target() for service in self.services.values()]
-        with held_port(_HTTP_HOST, _HTTP_PORT) as port:
-            await asyncio.to_thread(_start_serve, port)
+        with held_port(flat.api_host, flat.api_port) as port:
+            await asyncio.to_thread(_start_serve, http_options(flat, port))
             await deploy(targets, flat.role_deadline)
         await self._all_or_first_failure(
             {name: asyncio.create_task(service.call("setup")) for name, service in self.services.items()}
@@ -303,10 +305,10 @@ class Controller:
             self._stream.close()
 
 
-def _start_serve(port: int) -> None:
+def _start_serve(options: dict[str, Any]) -> None:
     """Start Serve where it does not run yet."""
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     quiet = {"log_level": "WARNING", "enable_access_log": False}
     if _get_global_client(raise_if_no_controller_running=False) is None:
-        serve.start(http_options={"host": _HTTP_HOST, "port": port}, logging_config=quiet)
-        logger.info("roles answer at http://%s:%d/<role>/health", _HTTP_HOST, port)
+        serve.start(http_options=options, logging_config=quiet)
+        logger.info("roles answer at %s/<role>/health", base_url(options))

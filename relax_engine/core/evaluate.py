@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from relax_engine.access.policy import engine_key, install, new_policy
 from relax_engine.config import RunConfig
 from relax_engine.errors import ConfigError
 from relax_engine.rollout.data_source import DataSettings
@@ -67,6 +68,7 @@ def evaluate(config: RunConfig, *, limit: int | None = None) -> list[EvalResult]
     """
     if not config.flat.eval_prompt_data:
         raise ConfigError("nothing to evaluate on: give --eval-prompt-data NAME PATH")
+    install(new_policy(config.flat))
     with ThreadPoolExecutor(1, thread_name_prefix="evaluate") as executor:
         return executor.submit(asyncio.run, _evaluate(config, limit)).result()
 
@@ -86,6 +88,7 @@ async def _evaluate(config: RunConfig, limit: int | None) -> list[EvalResult]:
         context_length=args.rollout_max_context_len,
         random_seed=args.rollout_seed,
         timeout_s=args.rollout_engine_init_timeout,
+        api_key=engine_key(),
         extra_args=args.sglang_args,
     )
     sampled = SamplingSettings.for_evaluation(args)

@@ -13,6 +13,7 @@ from relax_engine.components.train_group import RankLostError
 from relax_engine.errors import RelaxError
 from relax_engine.rollout.pool import EnginesLostError
 from relax_engine.stream.errors import BlockLostError, StreamTimeoutError, StreamUnavailableError
+from relax_engine.utils.redact import redact
 from relax_engine.weight_sync.messages import WeightSyncError
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -64,9 +65,9 @@ def role_failure(role: str, error: BaseException, run_dir: Path) -> RoleError:
     cause = root_cause(error)
     path = run_dir / "errors.log"
     with path.open("a") as file:
-        file.write(f"role {role}: {_COLOUR.sub('', str(error))}\n\n")
+        file.write(f"role {role}: {redact(_COLOUR.sub('', str(error)))}\n\n")
     kind = "" if isinstance(cause, RelaxError) else f"{type(cause).__name__}: "
     return RoleError(
-        f"role {role!r} failed: {kind}{cause}\n(remote traceback: {path})",
+        f"role {role!r} failed: {kind}{redact(str(cause))}\n(remote traceback: {path})",
         interrupted=isinstance(cause, INTERRUPTIONS),
     )

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from relax_engine.access.policy import install, new_policy
+from relax_engine.access.token_file import token_file
 from relax_engine.checkpoint.manager import CheckpointManager
 from relax_engine.components.mode import evaluation_is_due
 from relax_engine.components.role import Phase
@@ -97,6 +99,8 @@ def _check_prompts(config: RunConfig) -> None:
 def _run_to_the_end(config: RunConfig, run_dir: Path, point: ResumePoint, num_steps: int) -> tuple[list[Phase], float]:
     """One controller after the other, each on a cluster that it finds or starts, until one comes to the end."""
     run_id = uuid.uuid4().hex
+    policy = new_policy(config.flat)
+    install(policy)
 
     def run_from(point: ResumePoint) -> tuple[list[Phase], float]:
         with ray_cluster(config.flat.ray_address) as cluster:
@@ -105,9 +109,10 @@ def _run_to_the_end(config: RunConfig, run_dir: Path, point: ResumePoint, num_st
             with ThreadPoolExecutor(1, thread_name_prefix="controller") as executor:
                 return executor.submit(asyncio.run, controller.run()).result()
 
-    if not config.flat.use_fault_tolerance:
-        return run_from(point)
-    return until_done(run_from, point, lambda: newest_of_run(config, run_id), config.flat.max_global_restart)
+    with token_file(run_dir, policy.api_token):
+        if not config.flat.use_fault_tolerance:
+            return run_from(point)
+        return until_done(run_from, point, lambda: newest_of_run(config, run_id), config.flat.max_global_restart)
 
 
 def total_steps(config: RunConfig) -> int:

@@ -13,6 +13,7 @@ from relax_engine.core.failure import RoleError
 from relax_engine.core.service import Service
 from relax_engine.stream.client import StreamClient
 from relax_engine.stream.errors import StreamError
+from relax_engine.utils.redact import redact
 
 _ANSWER_S = 10.0
 _SILENT_S = 120.0
@@ -77,7 +78,7 @@ class Watch:
             self._moved = time.monotonic() - min(idle)
             return
         path = self.run_dir / "standstill.txt"
-        path.write_text(await self._dump(reports))
+        path.write_text(redact(await self._dump(reports)))
         lines = "\n".join(f"  {name}: {_summary(report)}" for name, report in reports.items())
         raise RoleError(
             f"no role has made progress for {self.progress_timeout_s:g} s (--progress-timeout):\n{lines}\n"

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import SecretStr
+
+from relax_engine.access.policy import engine_key
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.types import EngineRefusedError
 from relax_engine.weight_sync.messages import BucketMeta, GroupAddress, SharedTensors, Source
@@ -26,6 +29,8 @@ class EngineReceiver:
     timeout_s: float
     resume_memory: bool = False
     processes: int = 1
+    api_key: SecretStr | None = field(default_factory=engine_key)
+    """Taken where the receiver is made: the rank that it is sent to has no access policy."""
     _client: EngineClient | None = field(default=None, repr=False)
 
     @property
@@ -37,7 +42,7 @@ class EngineReceiver:
     def client(self) -> EngineClient:
         """The client of this engine; it belongs to the event loop that uses it first, until `close`."""
         if self._client is None:
-            self._client = EngineClient(self.url, timeout_s=self.timeout_s, idle_s=_IDLE_S)
+            self._client = EngineClient(self.url, timeout_s=self.timeout_s, idle_s=_IDLE_S, api_key=self.api_key)
         return self._client
 
     def answered(self, error: BaseException) -> bool:

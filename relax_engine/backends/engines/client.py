@@ -18,7 +18,9 @@ from typing import Any, Literal, Self
 import aiohttp
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import SecretStr
 
+from relax_engine.access.policy import engine_key
 from relax_engine.backends.engines.types import (
     EngineDeadlineError,
     EngineRefusedError,
@@ -40,9 +42,19 @@ class EngineClient:
     `EngineDeadlineError` (no answer within `timeout_s` seconds, `deadline_s` where a method takes it).
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 600.0, idle_s: float = 0.0) -> None:
-        """`idle_s` keeps a connection for a next call within so many seconds, less than servers keep theirs."""
+    def __init__(
+        self, url: str, *, timeout_s: float = 600.0, idle_s: float = 0.0, api_key: SecretStr | None = None
+    ) -> None:
+        """A client that has not connected yet.
+
+        Args:
+            url: Where the engine answers.
+            timeout_s: Deadline of a call, in seconds.
+            idle_s: Keeps a connection for a next call within so many seconds, less than servers keep theirs.
+            api_key: Bearer token; default the run's (`access.policy`), where this process has one.
+        """
         self.url = url.rstrip("/")
+        self._api_key = api_key or engine_key()
         self.timeout_s = timeout_s
         self.idle_s = idle_s
         self._session: aiohttp.ClientSession | None = None
@@ -282,13 +294,17 @@ class EngineClient:
         if self._session is None:
             # The deadline is asyncio.timeout's, over all attempts.
             keeping = {"keepalive_timeout": self.idle_s} if self.idle_s else {"force_close": True}
+            key = self._api_key
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, **keeping), timeout=aiohttp.ClientTimeout(total=None)
+                connector=aiohttp.TCPConnector(limit=0, **keeping),
+                timeout=aiohttp.ClientTimeout(total=None),
+                headers={} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"},
             )
         method = "GET" if body is None else "POST"
-        async with self._session.request(method, self.url + endpoint, json=body) as response:
+        # A redirect would lead to where nobody checked that engines may be.
+        async with self._session.request(method, self.url + endpoint, json=body, allow_redirects=False) as response:
             text = await response.text()
-            if response.status >= 400:
+            if response.status >= 300:
                 raise EngineRefusedError(self.url, endpoint, response.status, _message(text))
             if response.content_type != "application/json":
                 return text
@@ -303,7 +319,9 @@ def _message(text: str) -> str:
         return text[:500]
     if isinstance(data, Mapping):
         error = data.get("error")
-        message = error.get("message") if isinstance(error, Mapping) else data.get("message") or error
+        message = (
+            error.get("message") if isinstance(error, Mapping) else data.get("message") or error or data.get("detail")
+        )
         if message:
             return str(message)
     return text[:500]

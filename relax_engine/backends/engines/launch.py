@@ -15,6 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import SecretStr
+
+from relax_engine.access.policy import ENGINE_KEY_VARIABLE
 from relax_engine.backends.engines.types import EngineLaunchError
 
 logger = logging.getLogger(__name__)
@@ -73,6 +76,7 @@ def launch_engine(
     weight_version: str = "0",
     weight_store: str | None = None,
     timeout_s: float = 120.0,
+    api_key: SecretStr | None = None,
     extra_args: Mapping[str, Any] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> EngineProcess:
@@ -92,6 +96,7 @@ def launch_engine(
         weight_version: Version of the weights loaded at start.
         weight_store: URL of a weight store; its newest version, if it has one, is served instead.
         timeout_s: Deadline for the first healthy answer, in seconds.
+        api_key: Bearer token that requests need; it travels in the environment, which other users cannot read.
         extra_args: Further server arguments by name; underscores become dashes, True is a bare flag.
         env: Environment variables added to this process's.
 
@@ -127,7 +132,7 @@ def launch_engine(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "OMP_NUM_THREADS": str(threads), **(env or {})},
+            env={**os.environ, "OMP_NUM_THREADS": str(threads), **_key_variable(api_key), **(env or {})},
             pass_fds=[listener.fileno()],
         )
     engine = EngineProcess(process, url, Path(log_name))
@@ -138,6 +143,10 @@ def launch_engine(
         raise
     logger.info("engine of %s answers at %s (pid %d)", model_path, url, process.pid)
     return engine
+
+
+def _key_variable(api_key: SecretStr | None) -> dict[str, str]:
+    return {} if api_key is None else {ENGINE_KEY_VARIABLE: api_key.get_secret_value()}
 
 
 def _arguments(options: Mapping[str, Any]) -> list[str]:

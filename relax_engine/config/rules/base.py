@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from relax_engine.config.fields import flag_name
 from relax_engine.config.run_config import RunConfig
+from relax_engine.utils.redact import redact_value
 
 Severity = Literal["error", "warning", "note"]
 Findings = Iterator["Finding"]
@@ -89,5 +90,5 @@ class Reporter:
         return self._finding("note", names, message, fix)
 
     def _finding(self, severity: Severity, names: str, message: str, fix: str) -> Finding:
-        values = {flag_name(name): getattr(self.config.flat, name) for name in names.split()}
+        values = {flag_name(name): redact_value(getattr(self.config.flat, name), name) for name in names.split()}
         return Finding(severity, self.rule, message, fix, values)

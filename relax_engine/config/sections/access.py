@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from relax_engine.config.sections.base import Section, StrList, group
+from relax_engine.config.sections.base import Section, StrList, flag, group
 
 
 def _networks(values: list[str]) -> list[str]:
@@ -21,6 +21,25 @@ def _networks(values: list[str]) -> list[str]:
 
 class Access(Section):
     """The control plane's HTTP APIs."""
+
+    api_auth: bool = True
+    """Answer only requests that bring the run's bearer token, which is in `api_token` of `--run-dir` while the run goes
+    on. `/<role>/health` is open."""
+
+    api_host: str = "127.0.0.1"
+    """Address that the roles' APIs listen on, on every node; `0.0.0.0` for all interfaces."""
+
+    api_port: int = flag(8000, ge=1, le=65535)
+    """Port of the roles' APIs; another one, which the log names, where it is taken."""
+
+    api_ssl_certfile: str | None = None
+    """Certificate (PEM) with which the roles' APIs speak HTTPS; on every node at the same path."""
+
+    api_ssl_keyfile: str | None = None
+    """Private key (PEM) of `--api-ssl-certfile`."""
+
+    api_max_body_bytes: int = flag(1024 * 1024, ge=1024, unit="bytes")
+    """Largest body of a request to a role's API; a larger one is answered with 413."""
 
     engine_url_networks: Annotated[StrList, AfterValidator(_networks)] = group(list)
     """Networks (CIDR) whose engines callers may register by URL; each address of a URL's host must lie in one. Default:

@@ -26,16 +26,25 @@ def http_address() -> str | None:
     return None if client is None else f"http://127.0.0.1:{client.http_config.port}"
 
 
-def watch(paths: list[str], seen: dict[str, list[Any]], done: threading.Event) -> None:
-    """Ask for every path until the run is over."""
+def watch(paths: list[str], token: Path, seen: dict[str, list[Any]], done: threading.Event) -> None:
+    """Ask for every path until the run is over, with the token and without."""
     while not done.is_set():
         address = http_address()
-        for path in paths if address else ():
-            try:
-                with urllib.request.urlopen(f"{address}{path}", timeout=5) as answer:
-                    seen.setdefault(path, []).append(json.load(answer))
-            except (urllib.error.URLError, TimeoutError, ConnectionError):
-                continue
+        for path in paths if address and token.exists() else ():
+            for key, headers in (
+                (path, {"Authorization": f"Bearer {token.read_text().strip()}"}),
+                (f"open {path}", {}),
+            ):
+                try:
+                    with urllib.request.urlopen(
+                        urllib.request.Request(f"{address}{path}", headers=headers), timeout=5
+                    ) as answer:
+                        seen.setdefault(key, []).append(json.load(answer))
+                except urllib.error.HTTPError as error:
+                    if error.code == 401:
+                        seen.setdefault(key, []).append(error.code)
+                except (urllib.error.URLError, TimeoutError, ConnectionError):
+                    continue
         time.sleep(0.1)
 
 
@@ -61,7 +70,9 @@ def result(ray_cluster: None, tiny: Any, run_dir: Path, seen: dict[str, list[Any
         max_tokens_per_gpu=256,
     )
     done = threading.Event()
-    watcher = threading.Thread(target=watch, args=(["/actor/get_step", "/rollout/health"], seen, done))
+    watcher = threading.Thread(
+        target=watch, args=(["/actor/get_step", "/rollout/health"], run_dir / "api_token", seen, done)
+    )
     watcher.start()
     try:
         return train(config)
@@ -138,11 +149,20 @@ def test_roles_take_turns(result: RunResult, run_dir: Path) -> None:
 
 
 def test_roles_answer_over_http_while_they_run(result: RunResult, seen: dict[str, list[Any]]) -> None:
-    steps = [answer["step"] for answer in seen["/actor/get_step"]]
+    steps = [answer["step"] for answer in seen["/actor/get_step"] if isinstance(answer, dict)]
     assert steps == sorted(steps)
     assert set(steps) <= set(range(STEPS))
     health = seen["/rollout/health"][0]
     assert (health["role"], health["stopping"]) == ("rollout", False)
+
+
+def test_roles_answer_whoever_has_the_token_and_only_while_they_run(
+    result: RunResult, seen: dict[str, list[Any]], run_dir: Path
+) -> None:
+    assert 401 in seen["open /actor/get_step"]
+    assert not any(isinstance(answer, dict) for answer in seen["open /actor/get_step"])
+    assert seen["open /rollout/health"][0]["role"] == "rollout"
+    assert not (run_dir / "api_token").exists()
 
 
 def test_a_run_at_its_target_does_nothing_and_says_so(

@@ -10,6 +10,11 @@ import threading
 import time
 from pathlib import Path
 
+from pydantic import SecretStr
+
+from relax_engine.access.policy import ENGINE_KEY_VARIABLE
+from relax_engine.utils.logging import redact_records
+
 logger = logging.getLogger("relax_engine.engine")
 
 _PARENT_POLL_S = 0.5
@@ -34,6 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--skip-tokenizer-init", action="store_true", help="Token ids only, no text.")
     parser.add_argument("--dist-timeout", type=float, default=60.0, help="Seconds for a weight transfer's steps.")
     parser.add_argument("--weight-store", help="URL of a weight store whose newest version is served from the start.")
+    parser.add_argument("--api-key", help=f"Bearer token that requests need; default ${ENGINE_KEY_VARIABLE}.")
     parser.add_argument("--parent-pid", type=int, help="End when this process is no longer the parent.")
     parser.add_argument("--log-level", default="info", help="debug, info, warning or error.")
     return parser
@@ -55,6 +61,7 @@ def main(argv: list[str] | None = None) -> int:
     """Serve until interrupted; 2 when the model cannot be served."""
     args, ignored = build_parser().parse_known_args(argv)
     logging.basicConfig(level=args.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    redact_records()
     if args.parent_pid is not None:
         watch_parent(args.parent_pid)
     if ignored:
@@ -104,7 +111,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"error: {error}\n")
         engine.close()
         return 2
-    app = build_app(engine, receiver)
+    key = args.api_key or os.environ.get(ENGINE_KEY_VARIABLE)
+    app = build_app(engine, receiver, SecretStr(key) if key else None)
     address = {"fd": args.fd} if args.fd is not None else {"host": args.host, "port": args.port}
     uvicorn.run(app, log_level="warning", access_log=False, timeout_keep_alive=75, **address)
     receiver.close()

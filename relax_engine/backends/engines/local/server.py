@@ -15,11 +15,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
+from relax_engine.access.guard import AccessGuard
 from relax_engine.backends.engines.local.engine import LocalEngine, PauseMode
 from relax_engine.backends.engines.local.errors import BadRequestError, EngineError
 from relax_engine.backends.engines.local.fields import Body
@@ -34,13 +37,14 @@ logger = logging.getLogger(__name__)
 _DISCONNECT_POLL_S = 1.0
 _COMMAND_DEADLINE_S = 60.0
 _HEALTH_DEADLINE_S = 20.0
+_OPEN_PATHS = ("/health", "/health_generate", "/metrics")
 _MEMORY_TAGS = {"kv_cache", "weights"}
 
 Handler = Callable[[HttpRequest], Awaitable[Response]]
 
 
-def build_app(engine: LocalEngine, receiver: WeightReceiver) -> Starlette:
-    """The application."""
+def build_app(engine: LocalEngine, receiver: WeightReceiver, api_key: SecretStr | None = None) -> ASGIApp:
+    """The application; with `api_key`, what SGLang leaves open with `--api-key` is open here too."""
     server = EngineServer(engine, receiver)
     table: list[tuple[str, Handler, list[str]]] = [
         ("/generate", server.generate, ["POST", "PUT"]),
@@ -67,10 +71,11 @@ def build_app(engine: LocalEngine, receiver: WeightReceiver) -> Starlette:
         ("/update_weights_from_disk", server.update_from_disk, ["POST"]),
         ("/weights_checker", server.weights_checker, ["GET", "POST"]),
     ]
-    return Starlette(
+    app = Starlette(
         routes=[Route(path, handler, methods=methods) for path, handler, methods in table],
         exception_handlers={BadRequestError: _bad_request, EngineError: _engine_failed},
     )
+    return app if api_key is None else AccessGuard(app, token=lambda: api_key, open_paths=_OPEN_PATHS)
 
 
 async def _bad_request(_: HttpRequest, error: Exception) -> Response:

@@ -8,10 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
+from pydantic import SecretStr
 
+from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.launch import launch_engine
-from relax_engine.backends.engines.types import EngineLaunchError
+from relax_engine.backends.engines.types import EngineLaunchError, EngineRefusedError
 
 
 def test_a_directory_without_config_is_refused(tmp_path: Path) -> None:
@@ -61,6 +64,21 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+async def test_an_engine_with_a_key_serves_who_has_it(qwen3: Path) -> None:
+    """What SGLang leaves open with `--api-key` is open: health, for probes, and metrics, for collectors."""
+    right, wrong = SecretStr("right"), SecretStr("wrong")
+    with launch_engine(qwen3, max_total_tokens=4000, api_key=right) as engine:
+        assert "right" not in " ".join(psutil.Process(engine.pid).cmdline())
+        async with EngineClient(engine.url, api_key=right) as client:
+            assert len((await client.generate([1, 2], {"max_new_tokens": 3, "ignore_eos": True})).output_ids) == 3
+        for key in (wrong, None):
+            async with EngineClient(engine.url, api_key=key) as client:
+                with pytest.raises(EngineRefusedError, match=r"401.*bearer token"):
+                    await client.flush_cache()
+                await client.health()
+                assert "sglang:token_usage" in await client.metrics()
 
 
 def test_close_ends_the_process_and_removes_the_log(qwen3: Path) -> None:
