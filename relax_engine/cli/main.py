@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "data": "Convert, validate, inspect, split and mix prompt files.",
     "migrate": "Rewrite a recipe of verl, RedAccel, slime or Relax for this engine.",
     "simulate": "Predict step time, utilization and staleness from phase times, or divide devices among roles.",
+    "autoscaler": "Watch the autoscaler of a run, or scale a run from outside.",
     "lineage": "Look into the artifact store: where a file came from, and what came from it.",
 }
 
@@ -59,7 +60,7 @@ def _dispatch(argv: list[str]) -> int:
 
 def usage() -> str:
     """The text of `relax --help`."""
-    lines = [f"  {name:<9} {summary}" for name, summary in COMMANDS.items()]
+    lines = [f"  {name:<10} {summary}" for name, summary in COMMANDS.items()]
     return "\n".join(
         [
             "usage: relax COMMAND [flags]",

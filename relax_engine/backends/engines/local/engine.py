@@ -11,7 +11,6 @@ import dataclasses
 import enum
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -24,6 +23,7 @@ from torch import Tensor
 from relax_engine.backends.engines.local.arch import load_architecture
 from relax_engine.backends.engines.local.compiled import compiles
 from relax_engine.backends.engines.local.decoder import Decoder
+from relax_engine.backends.engines.local.durations import RecentRate
 from relax_engine.backends.engines.local.errors import BadRequestError, EngineError
 from relax_engine.backends.engines.local.kernels import KEY_BLOCK
 from relax_engine.backends.engines.local.kv_cache import KVCache
@@ -111,7 +111,7 @@ class LocalEngine:
         self._wake = threading.Condition()
         self._closing = False
         self.failure: BaseException | None = None
-        self.started = time.monotonic()
+        self.rate = RecentRate()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def _default_tokens(self, context: int) -> int:

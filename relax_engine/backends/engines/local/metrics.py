@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from relax_engine.backends.engines.local.engine import LocalEngine
@@ -13,7 +12,6 @@ def load_report(engine: LocalEngine) -> dict[str, Any]:
     scheduler = engine.scheduler
     running = scheduler.running
     used = sum(scheduler.cache.cursor - request.start for request in running)
-    uptime = max(time.monotonic() - engine.started, 1e-9)
     return {
         "dp_rank": 0,
         "num_running_reqs": len(running),
@@ -23,18 +21,19 @@ def load_report(engine: LocalEngine) -> dict[str, Any]:
         "max_total_num_tokens": engine.max_total_tokens,
         "max_running_requests": engine.options.max_running_requests,
         "token_usage": round(used / engine.max_total_tokens, 6),
-        "gen_throughput": round(scheduler.generated_tokens / uptime, 3),
+        "gen_throughput": round(engine.rate.update(scheduler.produced_tokens), 3),
     }
 
 
 def prometheus_text(engine: LocalEngine) -> str:
-    """Gauges and counters under SGLang's metric names."""
+    """Gauges, counters and histograms under SGLang's metric names."""
     load, scheduler = load_report(engine), engine.scheduler
     rows = [
         ("num_running_reqs", "gauge", "Requests that own a cache row", load["num_running_reqs"]),
         ("num_queue_reqs", "gauge", "Requests that wait for a row", load["num_waiting_reqs"]),
         ("num_used_tokens", "gauge", "Cached tokens", load["num_used_tokens"]),
         ("token_usage", "gauge", "Share of the cache in use", load["token_usage"]),
+        ("gen_throughput", "gauge", "Output tokens per second since the last look", load["gen_throughput"]),
         ("generation_tokens_total", "counter", "Output tokens of finished requests", scheduler.generated_tokens),
         ("prompt_tokens_total", "counter", "Prefix tokens computed", scheduler.prompt_tokens),
         ("num_requests_total", "counter", "Finished requests", scheduler.finished_requests),
@@ -43,4 +42,6 @@ def prometheus_text(engine: LocalEngine) -> str:
     lines = []
     for name, kind, text, value in rows:
         lines += [f"# HELP sglang:{name} {text}", f"# TYPE sglang:{name} {kind}", f"sglang:{name} {value}"]
+    lines += scheduler.queue_time.rows("sglang:queue_time_seconds", "From arrival to a cache row")
+    lines += scheduler.ttft.rows("sglang:time_to_first_token_seconds", "From arrival to the first output token")
     return "\n".join(lines) + "\n"

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from relax_engine.backends.engines.local.decode import DecodePlan, StopTable, output_uniforms
 from relax_engine.backends.engines.local.decoder import Arena, Decoder
+from relax_engine.backends.engines.local.durations import DurationHistogram
 from relax_engine.backends.engines.local.kv_cache import KVCache
 from relax_engine.backends.engines.local.linear import round_rows
 from relax_engine.backends.engines.local.prefill import Prefilled, blocks, prefill
@@ -57,6 +58,7 @@ class Scheduler:
         self._next_end = 0
         self._watch_text: list[Request] = []
         self.generated_tokens = self.prompt_tokens = self.finished_requests = self.retracted_requests = 0
+        self.queue_time, self.ttft = DurationHistogram(), DurationHistogram()
 
     # -- entry points ------------------------------------------------------------------------------
 
@@ -98,6 +100,12 @@ class Scheduler:
         self.rows, self._plan = [], None
         return len(running)
 
+    @property
+    def produced_tokens(self) -> int:
+        """Output tokens so far, those of unfinished requests included."""
+        waiting = sum(len(request.output_ids) for request in list(self.waiting))
+        return self.generated_tokens + waiting + sum(self._produced(request) for request in self.running)
+
     def set_version(self, version: str) -> None:
         """Attribute what was sampled so far to the old version and continue as `version`."""
         for request in self.running:
@@ -138,11 +146,21 @@ class Scheduler:
             return
         first_row = len(self.rows)
         self.rows.extend(chosen)
+        fresh = [request for request in chosen if request.retractions == 0]
+        self._observe(self.queue_time, fresh)
         self._prefill(chosen, first_row=first_row)
+        self._observe(self.ttft, fresh)
         self._pad_rows()
         self._rows_changed()
         # A one-token request, or one whose first token is a stop token, is done already.
         self._finish_rows()
+
+    @staticmethod
+    def _observe(histogram: DurationHistogram, requests: Sequence[Request]) -> None:
+        """Record how long ago `requests` arrived."""
+        now = time.monotonic()
+        for request in requests:
+            histogram.observe(now - request.created)
 
     def _reserve(self) -> list[Request]:
         """Choose the requests to admit and bring the cache to a layout that holds them and the running ones."""

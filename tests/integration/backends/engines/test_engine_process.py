@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.launch import launch_engine
 from relax_engine.backends.engines.types import EngineLaunchError, EngineRefusedError
+from relax_engine.elastic.autoscaler.prometheus import parse_metrics
 
 
 def test_a_directory_without_config_is_refused(tmp_path: Path) -> None:
@@ -78,7 +79,9 @@ async def test_an_engine_with_a_key_serves_who_has_it(qwen3: Path) -> None:
                 with pytest.raises(EngineRefusedError, match=r"401.*bearer token"):
                     await client.flush_cache()
                 await client.health()
-                assert "sglang:token_usage" in await client.metrics()
+                load = parse_metrics(await client.metrics())
+                assert (load.queued, load.running, load.queue_time.total, load.ttft.total) == (0, 0, 1, 1)
+                assert load.queue_time.percentile(0.95) <= load.ttft.percentile(0.95) < 10
 
 
 def test_close_ends_the_process_and_removes_the_log(qwen3: Path) -> None:

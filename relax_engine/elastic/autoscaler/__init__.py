@@ -1,0 +1,1 @@
+"""How many engines a run should have, decided from what the engines report about their load."""
