@@ -86,7 +86,7 @@ def syllables(word: str) -> int:
     count = len(_VOWELS.findall(word))
     if re.search(r"[^aeiouyl]e$|[^aeiouytd]ed$|[^aeiouy]les$|[^aeiouyszxcg]es$", word) and count > 1:
         count -= 1
-    count += len(re.findall(r"ia(?!l$|n$)|[^qg]ua|io(?!n|us)|eo(?!n|us)|[aeiou]ing$", word))
+    count += len(re.findall(r"ia(?!l$|n$)|[^qg]ua|io(?!n|us)|eo(?!n|us)|[aeiou]ing$|creat", word))
     return max(count, 1)
 
 

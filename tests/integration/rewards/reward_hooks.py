@@ -97,3 +97,13 @@ async def misbehave_async(args: Any, sample: Sample) -> Any:
             except asyncio.CancelledError:
                 continue
     return 1.0
+
+
+def hang_or_die(args: Any, sample: Sample, how: str = "") -> float:
+    if (how or sample.label) == "hang":
+        time.sleep(60.0)
+    if (how or sample.label) == "die":
+        os._exit(3)
+    if sample.label == "raise":
+        raise KeyError("no such answer")
+    return 1.0
