@@ -8,6 +8,7 @@ import sys
 import sysconfig
 
 from . import landlock, namespaces, seccomp
+from .kernel import die_with_parent
 from .limits import Limits
 
 MIB = 1 << 20
@@ -34,8 +35,10 @@ def library_directory() -> str:
     return sysconfig.get_paths()["purelib"]
 
 
-def confine(limits: Limits, directory: str) -> None:
+def confine(limits: Limits, directory: str, parent: int) -> None:
     """Take from this process all but the use of `directory` and of the limits; there is no way back.
+
+    It ends with the process `parent`, in whose process group it stays.
 
     Raises:
         OSError: a layer cannot be put on; the program must not run.
@@ -58,4 +61,7 @@ def confine(limits: Limits, directory: str) -> None:
         _, most = resource.getrlimit(number)
         value = value if most == resource.RLIM_INFINITY else min(value, most)
         resource.setrlimit(number, (value, value))
+    die_with_parent()
+    if os.getppid() != parent:
+        raise OSError("the supervisor is gone")
     seccomp.install(os.getpid())

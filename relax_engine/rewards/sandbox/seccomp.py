@@ -10,7 +10,7 @@ import errno
 import platform
 import struct
 
-from .kernel import libc_call
+from .kernel import PR_SET_PDEATHSIG, libc_call
 from .syscalls import PLATFORMS, Platform
 
 PR_SET_NO_NEW_PRIVS = 38
@@ -62,6 +62,7 @@ def _assemble(table: Platform, pid: int) -> bytes:
     lines += _if_call((table.clone,), [_line(_JUMP_SET, 1, 0, CLONE_THREAD), refuse, _return(_ALLOW)])
     lines += _if_call(table.signals, [_line(_JUMP_EQUAL, 1, 0, pid), refuse, _return(_ALLOW)])
     lines += _if_call((table.prlimit,), [_line(_JUMP_EQUAL, 1, 0, 0), refuse, _return(_ALLOW)])
+    lines += _if_call((table.prctl,), [_line(_JUMP_EQUAL, 0, 1, PR_SET_PDEATHSIG), refuse, _return(_ALLOW)])
     return b"".join([*lines, _return(_ALLOW)])
 
 

@@ -20,17 +20,16 @@ import traceback
 from typing import Any
 
 from .confine import MIB, confine, library_directory
-from .kernel import libc_call
+from .kernel import die_with_parent
 from .limits import Limits
 
 SETUP_FAILED = 97
 ERRORS_KEPT = 2000
-PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Run the job on standard input."""
-    _die_with_parent()
+    die_with_parent()
     job = json.load(sys.stdin)
     code, limits = job["code"], Limits(*job["limits"])
     sys.path.append(library_directory())
@@ -49,9 +48,10 @@ def _run(code: str, item: dict[str, Any], limits: Limits, directory: str) -> dic
     os.write(streams[0], item.get("stdin", "").encode())
     os.lseek(streams[0], 0, os.SEEK_SET)
     started = time.monotonic()
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _child(code, item, limits, directory, streams)
+        _child(code, item, limits, directory, streams, parent)
     waiter = os.pidfd_open(pid)
     on_time = bool(select.select([waiter], [], [], limits.wall_s)[0])
     if not on_time:
@@ -74,10 +74,6 @@ def _run(code: str, item: dict[str, Any], limits: Limits, directory: str) -> dic
     return outcome
 
 
-def _die_with_parent() -> None:
-    libc_call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 def _ended(on_time: bool, exit_code: int, cpu_s: float, limits: Limits) -> str:
     if not on_time:
         return "wall time"
@@ -96,11 +92,10 @@ def _content(descriptor: int, most: int) -> str:
     return data.decode(errors="replace")
 
 
-def _child(code: str, item: dict[str, Any], limits: Limits, directory: str, streams: list[int]) -> None:
+def _child(code: str, item: dict[str, Any], limits: Limits, directory: str, streams: list[int], parent: int) -> None:
     """Become the program; never returns."""
     exit_code = SETUP_FAILED
     try:
-        _die_with_parent()
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
         os.closerange(len(streams), 1024)
@@ -108,7 +103,7 @@ def _child(code: str, item: dict[str, Any], limits: Limits, directory: str, stre
             io.TextIOWrapper(io.FileIO(number, mode, closefd=False), encoding="utf-8", line_buffering=number > 0)
             for number, mode in ((0, "r"), (1, "w"), (2, "w"))
         )
-        confine(limits, directory)
+        confine(limits, directory, parent)
         exit_code = _execute(code, item)
     except BaseException:  # noqa: BLE001 - whatever it was, this copy of the supervisor must end here
         traceback.print_exc()

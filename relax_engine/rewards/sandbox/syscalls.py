@@ -18,6 +18,7 @@ class Platform(NamedTuple):
     clone3: int
     signals: tuple[int, ...]
     prlimit: int
+    prctl: int
 
 
 _COMMON = (424, 425, 426, 427, 428, 429, 430, 431, 432, 433, 434, 438, 440, 442, 447, 448)
@@ -46,6 +47,7 @@ PLATFORMS = {
                 103,
             ),  # modules, kexec, reboot, swap, quota, acct, syslog
             *(300, 303, 304, 135, 170, 171, 164, 227, 159, 305),  # fanotify, file handles, personality, names, clocks
+            *(109, 112),  # setpgid, setsid
             *(141, 142, 144, 203, 314, 251, 256, 279, 139, 153),  # priorities, affinity, page migration
             *_COMMON,
         ),
@@ -53,6 +55,7 @@ PLATFORMS = {
         clone3=435,
         signals=(62, 200, 234),
         prlimit=302,
+        prctl=157,
     ),
     "aarch64": Platform(
         0xC00000B7,
@@ -65,6 +68,7 @@ PLATFORMS = {
             *(280, 241, 282, 217, 218, 219),
             *(105, 273, 106, 104, 294, 142, 224, 225, 60, 89, 116),
             *(262, 264, 265, 92, 161, 162, 170, 112, 171, 266),
+            *(154, 157),
             *(140, 118, 119, 122, 274, 30, 238, 239, 58),
             *_COMMON,
         ),
@@ -72,6 +76,7 @@ PLATFORMS = {
         clone3=435,
         signals=(129, 130, 131),
         prlimit=261,
+        prctl=167,
     ),
 }
 """Numbers beyond 423 are the same everywhere: pidfds, io_uring, the mount API, process_madvise, secret memory."""
