@@ -6,6 +6,7 @@ What lives here: the order of comparisons, cheap ones first. What does not: each
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from relax_engine.rewards import symbolic
@@ -64,7 +65,18 @@ def same_answer(label: str, answer: str) -> bool:
         return any(round(a, ROUNDING) == round(b, ROUNDING) for a in expected for b in found)
     if symbolic.explodes(label) or symbolic.explodes(answer):
         return False
-    return symbolic.equal(symbolic.parse(f"${label}$"), symbolic.parse(f"\\boxed{{{answer}}}"))
+    return _same_by_algebra(label, answer)
+
+
+@functools.lru_cache(maxsize=4096)
+def _same_by_algebra(label: str, answer: str) -> bool:
+    """Kept for the other samples of the group, which often give the same answer."""
+    return symbolic.equal(_parsed_label(label), symbolic.parse(f"\\boxed{{{answer}}}"))
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed_label(label: str) -> list[Any]:
+    return symbolic.parse(f"${label}$")
 
 
 def bare_answer(text: str) -> str:
