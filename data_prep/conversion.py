@@ -17,7 +17,9 @@ from data_prep.files import digest, is_remote
 from data_prep.formats import Format, get_format
 from data_prep.formats.options import ColumnOptions
 from data_prep.json_rows import BadRow, Row
+from data_prep.json_text import dumps
 from data_prep.media import MediaItem, MediaReader, read_all
+from data_prep.oversized import parts
 from data_prep.quarantine import quarantine_line
 from data_prep.readers import RowBatch, column_names, count_rows, first_rows, read_batches
 from data_prep.schema import Record, arrow_schema, to_columns, to_table
@@ -87,7 +89,9 @@ class Conversion:
         while batch is not None:
             with spool.segment(len(states), self.schema) as segment:
                 while batch is not None and segment.state.rows + segment.state.bad < SEGMENT_ROWS:
-                    self._add(*batch, segment)
+                    number, rows = batch
+                    for part in parts(rows):
+                        self._add(number, part, segment)
                     batch = next(batches, None)
             states.append(segment.state)
         return states
@@ -119,11 +123,12 @@ class Conversion:
                 segment.add(to_table(columns, file_digest, numbers, self.schema))
                 return
         records: list[Record] = []
-        numbers, media = [], []
+        numbers, media, texts = [], [], []
         reader = self._reader(self.sources[number])
         for row_number, row in batch.rows():
             try:
                 record, items = self._row(row, reader)
+                text = dumps(record.metadata)
             except ValueError as error:
                 segment.state.bad += 1
                 if len(segment.state.examples) < MAX_EXAMPLES:
@@ -135,9 +140,10 @@ class Conversion:
             records.append(record)
             numbers.append(row_number)
             media.append(items)
+            texts.append(text)
         if records:
             numbers = pa.array(numbers, pa.int64())
-            segment.add(to_table(to_columns(records), file_digest, numbers, self.schema, media))
+            segment.add(to_table(to_columns(records, texts), file_digest, numbers, self.schema, media))
 
     def _row(self, row: Row | BadRow, reader: MediaReader) -> tuple[Record, dict[str, list[MediaItem]]]:
         if isinstance(row, BadRow):

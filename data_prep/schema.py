@@ -76,12 +76,13 @@ def arrow_schema(source_format: str, media: Sequence[str] = ()) -> pa.Schema:
     )
 
 
-def to_columns(records: Sequence[Record]) -> Columns:
-    """Records as columns, without their media."""
+def to_columns(records: Sequence[Record], metadata: Sequence[str] | None = None) -> Columns:
+    """Records as columns, without their media; `metadata` are their texts, where these were made before."""
+    texts = [dumps(record.metadata) for record in records] if metadata is None else metadata
     return Columns(
         pa.array([record.prompt for record in records], pa.list_(MESSAGE)),
         pa.array([record.label for record in records], pa.string()),
-        pa.array([dumps(record.metadata) for record in records], pa.string()),
+        pa.array(texts, pa.string()),
     )
 
 

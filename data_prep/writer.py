@@ -6,14 +6,13 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_prep.ahead import ahead
-from data_prep.flat import flat, list_lengths
+from data_prep.flat import value_bytes
 from data_prep.limits import GROUP_BYTES, GROUP_ROWS
 from data_prep.schema import DIGEST, PROMPT
 
@@ -77,18 +76,5 @@ def row_bytes(table: pa.Table) -> np.ndarray:
     for column in table.columns:
         array = column.combine_chunks()
         array = array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
-        total += _bytes_of(array)
+        total += value_bytes(array)
     return total
-
-
-def _bytes_of(array: Any) -> np.ndarray:
-    kind = array.type
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return np.diff(flat(array)[1]).astype(np.int64)
-    if pa.types.is_struct(kind):
-        return np.asarray(sum(_bytes_of(child) for child in array.flatten()))
-    if pa.types.is_list(kind):
-        ends = np.cumsum(list_lengths(array))
-        inner = np.concatenate([[0], np.cumsum(_bytes_of(array.flatten()))])
-        return np.diff(inner[np.concatenate([[0], ends]).astype(np.int64)])
-    return np.full(len(array), 8, np.int64)

@@ -102,6 +102,24 @@ def test_a_huge_cell_of_parquet_is_set_aside(tmp_path: Path) -> None:
     assert len(json.dumps(aside)) < 10_000
 
 
+def test_a_huge_value_beside_prompt_and_label_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever column it is in, before it is copied; the rows around it arrive."""
+    monkeypatch.setattr("data_prep.oversized.CELL_BYTES", 1 << 20)
+    rows = [row(i, extra={"note": ["short", "x" * ((2 << 20) if i in (0, 3) else 3)]}) for i in range(6)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    result, bad = converted(tmp_path / "a.parquet", format="relax")
+    assert (result.rows, [line["row"] for line in bad]) == (4, [0, 3])
+    assert bad[0]["reason"] == "column 'extra' has 2097157 bytes, more than 1 MiB"
+    assert pq.read_table(result.path)["source_row"].to_pylist() == [1, 2, 4, 5]
+
+
+def test_nesting_that_json_reads_and_cannot_write_is_set_aside(tmp_path: Path) -> None:
+    nested = json.loads("[" * 900 + "]" * 900)
+    result, bad = converted(jsonl(tmp_path / "a.jsonl", row(0), row(1, extra=nested), row(2)), format="relax")
+    assert (result.rows, [line["row"] for line in bad]) == (2, [1])
+    assert bad[0]["reason"] == "a value is nested too deeply to be written as JSON"
+
+
 def test_text_of_parquet_that_is_not_utf8_is_found_by_row(tmp_path: Path) -> None:
     labels = pa.array([b"a", b"\xc3\x28", b"c"], pa.binary()).view(pa.string())
     source = tmp_path / "d.parquet"
