@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from tasks.types import SupervisedOptions, TrainingOverrides
 
 if TYPE_CHECKING:
@@ -124,7 +126,7 @@ def _given(overrides: TrainingOverrides) -> dict[str, Any]:
     values = {name: value for name, value in vars(overrides).items() if value is not None}
     if not overrides.resource:
         values.pop("resource")
-    return values
+    return values | {name: yaml.safe_load(value) for name, value in values.pop("settings").items()}
 
 
 def _read(file: FlyteFile) -> RunConfig:

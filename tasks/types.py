@@ -37,7 +37,7 @@ class SupervisedOptions:
 class TrainingOverrides:
     """Settings that replace those of the configuration file; None (or empty) keeps the file's.
 
-    `resource` is `--resource`: role -> [1, devices].
+    `resource` is `--resource`: role -> [1, devices]. `settings` has any others, field name -> value as YAML.
     """
 
     num_rollout: int | None = None
@@ -46,6 +46,14 @@ class TrainingOverrides:
     hybrid: bool | None = None
     max_staleness: int | None = None
     resource: dict[str, list[int]] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """What is different, in a line."""
+        values = {key: value for key, value in vars(self).items() if value not in (None, {}) and key != "settings"}
+        flags = [f"{key}={value}" for key, value in (values | self.settings).items() if key != "resource"]
+        return ", ".join(flags) or "as configured"
 
 
 @dataclass

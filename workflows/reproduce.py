@@ -1,0 +1,59 @@
+"""The comparisons of the paper on asynchronous training, at the scale of one's own model, data and machine.
+
+    pyflyte run workflows/reproduce.py reproduce --base_model DIR --config run.yaml \\
+        --train_prompts train.parquet --heldout_prompts heldout.parquet
+"""
+
+from __future__ import annotations
+
+from flytekit import workflow
+
+from tasks.content import ConfigFile, ContentDirectory, ContentFile
+from tasks.reproduction import paper_report, paper_variants
+from tasks.types import ArtifactRef, SupervisedOptions
+from workflows.sweep import sweep
+
+
+@workflow
+def reproduce(
+    train_prompts: ContentFile,
+    heldout_prompts: ContentFile,
+    base_model: ContentDirectory,
+    config: ConfigFile,
+    demonstrations: list[ContentFile] = [],  # noqa: B006 - Flyte reads the default, nobody changes it
+    name: str = "reproduce",
+    format: str = "verl",
+    warm_start_options: SupervisedOptions = SupervisedOptions(),
+    num_rollout: int = 120,
+    deterministic: bool = False,
+    seed: int = 0,
+) -> ArtifactRef:
+    """Train in every mode and at several bounds of staleness; returns the report, `<name>-report`.
+
+    Args:
+        train_prompts: prompts to train on, in layout `format`.
+        heldout_prompts: prompts to evaluate on, in layout `format`.
+        base_model: Hugging Face directory.
+        config: YAML file of `relax train`'s settings.
+        demonstrations: files of prompts and answers for a supervised warm start that all runs share.
+        name: artifact names begin with it.
+        format: layout of the data files.
+        warm_start_options: length and learning rate of the warm start.
+        num_rollout: steps of each run.
+        deterministic: only the runs that repeat themselves bit by bit; two such reports have the same tables.
+        seed: of prompt order, of sampling, and of the warm start.
+    """
+    variants = paper_variants(num_rollout=num_rollout, deterministic=deterministic)
+    comparison = sweep(
+        train_prompts=train_prompts,
+        heldout_prompts=heldout_prompts,
+        base_model=base_model,
+        config=config,
+        variants=variants,
+        demonstrations=demonstrations,
+        name=name,
+        format=format,
+        warm_start_options=warm_start_options,
+        seed=seed,
+    )
+    return paper_report(comparison=comparison, pipeline=name)
