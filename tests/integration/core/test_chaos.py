@@ -31,7 +31,6 @@ def chaos(tiny: Any, tmp_path: Path) -> Iterator[Callable[..., ChaosRun]]:
         run.stop()
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_three_kinds_of_process_die_in_one_run(chaos: Callable[..., ChaosRun]) -> None:
     steps = len(SHORT) + 3
