@@ -124,6 +124,8 @@ def _reward_files(recipe: Recipe, package: str, collection: Collection, choices:
     draft.settle("reward", reference or "", {"custom_rm_path": path, "reward_key": "score"}, "rewritten")
     if code.group:
         draft.values["group_rm"] = True
+    if code.judge:
+        draft.needs("reward judge", "", "the reward asks a judge: give --genrm-url, and judge_model under `custom`")
     _report_code(draft.report, code)
     for item in code.unresolved:
         draft.needs("reward import", item, "its file is not in the source: replace what it is used for")

@@ -20,12 +20,16 @@ _MOST_MODULES = 200
 
 
 class Collection:
-    """Files to rewrite, by the names that their modules get; `unresolved` are imports whose file is not there."""
+    """Files to rewrite, by the names that their modules get; `unresolved` are imports whose file is not there.
+
+    `judges` are, for each new file, the names in it that ask a judge.
+    """
 
     def __init__(self, algo: str, root: Path, data_source: str | None = None) -> None:
         """Look modules up below `root`; keep of a dispatch over `data_source` this one only."""
         self.algo, self.root, self.data_source = algo, root.resolve(), data_source
         self.unresolved: list[str] = []
+        self.judges: dict[str, set[str]] = {}
         self._names: dict[Path, str] = {}
         self._queue: list[Path] = []
 
@@ -54,6 +58,8 @@ class Collection:
             rewriter = Rewriter(Place(file, self.root), self.add)
             chosen = tree if self.data_source is None else tree.visit(OneSource(self.data_source))
             code = chosen.visit(rewriter).code
+            if rewriter.judges:
+                self.judges[f"{self._names[file]}.py"] = rewriter.judges
             self.unresolved += [f"{item} (in {file.name})" for item in rewriter.unresolved]
             yield file, self._names[file], code
 

@@ -150,9 +150,12 @@ def _as_reward(result):
 '''
 
 
+MARK = '; the entry point of --custom-rm-path."""\n'
+"""The end of the entry point's docstring."""
+
+
 def _head(argument: str, text: str) -> str:
-    comment = f'    """{text}; the entry point of --custom-rm-path."""'
-    return f"\n\nasync def reward_func(args, {argument}, **kwargs):\n{comment}\n"
+    return f'\n\nasync def reward_func(args, {argument}, **kwargs):\n    """{text}{MARK}'
 
 
 def _call(arguments: list[str]) -> str:

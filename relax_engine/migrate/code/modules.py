@@ -25,6 +25,9 @@ OURS = {
 }
 """Names of a framework that have the same meaning here, by module and name."""
 
+JUDGES = ("redaccel.verl.rewards.utils",)
+"""Modules whose functions `call_*` ask a judge."""
+
 TRACES = ("verl.utils.rollout_trace",)
 """Modules whose decorators only trace."""
 

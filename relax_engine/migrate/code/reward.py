@@ -13,15 +13,20 @@ import libcst as cst
 
 from relax_engine.migrate.code import entry
 from relax_engine.migrate.code.collect import Collection, parse
+from relax_engine.migrate.code.waits import await_calls
 from relax_engine.migrate.errors import MigrationError
 
 
 @dataclass(slots=True)
 class RewardCode:
-    """Files to write by name, and what to know about them; `group` for a reward that takes whole groups."""
+    """Files to write by name, and what to know about them.
+
+    `group` says that the reward takes whole groups, `judge` that it asks one.
+    """
 
     files: dict[str, str] = field(default_factory=dict)
     group: bool = False
+    judge: bool = False
     unresolved: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -45,7 +50,48 @@ def migrate_reward(source: Path, name: str, collection: Collection, *, settings:
             code = code.rstrip("\n") + "\n" + _entry(parse(file), name, source, settings or [], result)
         result.files[f"{module}.py"] = code
     result.unresolved = collection.unresolved
+    result.judge = bool(collection.judges)
+    if result.judge:
+        result.files["llm_judge.py"] = _JUDGE
+        main = f"reward_{collection.algo}.py"
+        result.files[main] = result.files[main].replace(entry.MARK, f"{entry.MARK}    llm_judge.use(args)\n")
+        result.files[main] = _with_import(result.files[main])
+    result.files, problems = await_calls(result.files, collection.judges)
+    result.notes += problems
     return result
+
+
+def _with_import(code: str) -> str:
+    """`llm_judge` as a module, imported below the docstring and imports from `__future__`."""
+    tree = cst.parse_module(code)
+    first = 0
+    for node in tree.body:
+        text = cst.Module([node]).code.strip()
+        if not text.startswith(('"', "'", "from __future__")):
+            break
+        first += 1
+    line = cst.ensure_type(cst.parse_statement("from . import llm_judge\n"), cst.SimpleStatementLine)
+    return tree.with_changes(body=[*tree.body[:first], line, *tree.body[first:]]).code
+
+
+_JUDGE = '''"""The judge that the source asked through its framework: at --genrm-url, `judge_model` under `custom`."""
+
+from relax_engine.rewards.genrm import ask
+
+_SETTINGS = {}
+
+
+def use(args):
+    """Ask the judge that these settings name."""
+    _SETTINGS["args"] = args
+
+
+async def call_judge(prompt, *_, **__):
+    """The judge's answer to a prompt, or to messages."""
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    args = _SETTINGS["args"]
+    return await ask(args, messages, model=getattr(args, "judge_model", "default"))
+'''
 
 
 def _entry(tree: cst.Module, name: str, source: Path, settings: list[str], result: RewardCode) -> str:

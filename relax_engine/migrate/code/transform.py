@@ -13,7 +13,7 @@ from typing import Any
 
 import libcst as cst
 
-from relax_engine.migrate.code.modules import OURS, TRACES, Place, is_foreign
+from relax_engine.migrate.code.modules import JUDGES, OURS, TRACES, Place, is_foreign
 
 REWARD_BASES = ("GRPORewards", "GroupRewards")
 """RedAccel's bases of reward classes: one sample at a time, and a whole group."""
@@ -22,7 +22,8 @@ REWARD_BASES = ("GRPORewards", "GroupRewards")
 class Rewriter(cst.CSTTransformer):
     """Rewrites a module; `copy` gives the new module name of a file that has to come along.
 
-    `unresolved` collects imports of a framework's package whose file is not there.
+    `unresolved` collects imports of a framework's package whose file is not there, `judges` the names of functions that
+    ask a judge.
     """
 
     def __init__(self, place: Place, copy: Callable[[Path], str]) -> None:
@@ -30,6 +31,7 @@ class Rewriter(cst.CSTTransformer):
         super().__init__()
         self.place, self.copy = place, copy
         self.unresolved: list[str] = []
+        self.judges: set[str] = set()
         self._dropped: set[str] = set()
         self._bare: list[bool] = []  # of the classes around the current node, whether they lose a base
 
@@ -49,6 +51,10 @@ class Rewriter(cst.CSTTransformer):
         shared: dict[str, list[tuple[str, str]]] = {}
         for alias in updated_node.names:
             name = dotted(alias.name)
+            if absolute in JUDGES and name.startswith("call_"):
+                self.judges.add(_local(alias))
+                statements.append(_import_judge(_local(alias)))
+                continue
             ours = OURS.get(f"{absolute}.{name}")
             if ours is not None:
                 shared.setdefault(ours[0], []).append((ours[1], _local(alias)))
@@ -137,6 +143,12 @@ def _relative(node: cst.ImportFrom, module: str) -> cst.ImportFrom:
 
 def _local(alias: cst.ImportAlias) -> str:
     return dotted(alias.asname.name) if alias.asname else dotted(alias.name)
+
+
+def _import_judge(local: str) -> cst.ImportFrom:
+    asname = cst.AsName(cst.Name(local)) if local != "call_judge" else None
+    names = [cst.ImportAlias(name=cst.Name("call_judge"), asname=asname)]
+    return cst.ImportFrom(module=cst.Name("llm_judge"), names=names, relative=[cst.Dot()])
 
 
 def _import_ours(module: str, names: list[tuple[str, str]]) -> cst.ImportFrom:

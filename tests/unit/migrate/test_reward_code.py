@@ -9,7 +9,9 @@ import json
 import random
 import sys
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -186,6 +188,80 @@ def test_a_reward_class_loses_its_base(
             {"words": 3, "score": 2.5},
             {"words": 1, "score": 1.0},
         ]
+
+
+JUDGED = '''"""Judged."""
+from redaccel.verl.rewards.group.base import GroupRewards, group_rewards_registry
+from redaccel.verl.rewards.utils import call_gemini_flash
+
+
+def verdict(text):
+    return "yes" in call_gemini_flash(f"Is it right? {text}", timeout=5)
+
+
+@group_rewards_registry.register()
+class Judged(GroupRewards):
+    def grade(self, text):
+        return 1.0 if verdict(text) else 0.0
+
+    def __call__(self, prompts, completions, solutions, **kwargs):
+        return [(self.grade(text), {}) for text in completions]
+'''
+
+
+class _Judge(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        verdict = "yes" if "four" in asked["messages"][-1]["content"] else "no"
+        body = json.dumps({"choices": [{"message": {"content": verdict}}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+def test_a_judge_is_asked_without_waiting_for_it(import_root: Path, tmp_path: Path) -> None:
+    """Whoever calls the helper becomes a coroutine, up to the entry point; the judge is the one that `args` name."""
+    source = tmp_path / "judged_source.py"
+    source.write_text(JUDGED)
+    code = migrate_reward(source, "Judged", Collection("judged", tmp_path))
+    assert (code.judge, code.group, code.unresolved, code.notes) == (True, True, [], [])
+    text = code.files["reward_judged.py"]
+    for line in ("async def verdict(text):", "    async def grade(self, text):", "(await self.grade(text))"):
+        assert line in text
+    reward = load(import_root, "judged", code)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Judge)
+    Thread(target=server.serve_forever, daemon=True).start()
+    args = SimpleNamespace(genrm_url=f"http://127.0.0.1:{server.server_address[1]}/v1")
+    samples = [Sample(response="four", label="4"), Sample(response="five", label="4")]
+    assert asyncio.run(reward(args, samples)) == [{"score": 1.0}, {"score": 0.0}]
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_client_of_openai_becomes_asynchronous(tmp_path: Path) -> None:
+    (tmp_path / "asking.py").write_text(
+        "from openai import OpenAI\n\nclient = OpenAI()\n\n\ndef ask(text):\n"
+        "    return client.chat.completions.create(model='m', messages=[]).choices[0].message.content + text\n"
+    )
+    source = tmp_path / "own.py"
+    source.write_text(
+        "from asking import ask\n\n\ndef score(solution_str, ground_truth):\n"
+        "    marks = [float(ask(solution_str)) for _ in range(3)]\n    return sum(marks) / 3\n"
+    )
+    code = migrate_reward(source, "score", Collection("asked", tmp_path))
+    asking, own = code.files["asking.py"], code.files["reward_asked.py"]
+    assert "from openai import AsyncOpenAI as OpenAI\n" in asking
+    assert "async def ask(text):\n    return (await client.chat.completions.create(" in asking
+    assert "async def score(" in own
+    assert "[float((await ask(solution_str))) for _ in range(3)]" in own
+    assert "_as_reward((await compute_score(" in own
+    source.write_text("from asking import ask\n\n\ndef score(a, b):\n    return max(map(ask, [a]))\n")
+    code = migrate_reward(source, "score", Collection("handed", tmp_path))
+    assert code.notes == ["reward_handed.py: ask is a coroutine now, and is handed on to be called"]
 
 
 def test_a_function_of_the_engines_form_is_kept(tmp_path: Path) -> None:
