@@ -62,6 +62,7 @@ bench: $(STAMP)
 # The tables and the schema that follow from the code.
 docs: $(STAMP)
 	@$(BIN)/python -m relax_engine.config.reference docs
+	@$(BIN)/python -m relax_engine.components.rollout_api docs/openapi/rollout.json
 
 clean:
 	@rm -rf build artifacts .mypy_cache .ruff_cache .import_linter_cache .pytest_cache

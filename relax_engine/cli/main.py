@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "migrate": "Rewrite a recipe of verl, RedAccel, slime or Relax for this engine.",
     "simulate": "Predict step time, utilization and staleness from phase times, or divide devices among roles.",
     "autoscaler": "Watch the autoscaler of a run, or scale a run from outside.",
+    "elastic": "Give a run more or fewer engines, and look at those that it has.",
     "lineage": "Look into the artifact store: where a file came from, and what came from it.",
 }
 

@@ -41,6 +41,7 @@ from relax_engine.observe.bundle import write_steps
 from relax_engine.observe.metrics import MetricsLog
 from relax_engine.stream.columns import ColumnBatch
 from relax_engine.weight_sync.messages import Receiver, SyncReport, WeightSyncError
+from relax_engine.weight_sync.newcomers import pull_newest
 from relax_engine.weight_sync.probe import probe_engine
 from relax_engine.weight_sync.receivers import EngineReceiver, RoleReceiver
 
@@ -73,6 +74,7 @@ class Actor(Role):
         self.tolerant: bool = self.args.use_fault_tolerance
         self._publishing = asyncio.Lock()
         self._published = asyncio.Event()
+        self._published_version, self._published_steps = -1, -1
         self.engine_urls: list[str] = []
         self.forward_roles: list[str] = []
 
@@ -146,15 +148,38 @@ class Actor(Role):
                 self.stream.finish_step(partition.name, version=number + 1, dropped_stale=dropped)
 
     async def add_receivers(self, engine_urls: Sequence[str], roles: Sequence[str], gone: Sequence[str]) -> None:
-        """Bring new engines and forward-only roles up to the present weights, between two steps; forget the `gone`.
+        """Bring new engines and forward-only roles up to the present weights; forget the `gone`.
 
-        All receivers take part, so that afterwards every one has the same version.
+        Engines that come to others are served from the store of weights, where there is one, without the trainer; else
+        from the trainer's memory between two of its calls, if it still holds the published weights, and with the next
+        sync if it does not. Otherwise all receivers take part, so that afterwards every one has the same version.
         """
         await self._published.wait()
         async with self._publishing:
-            self.engine_urls = [*(url for url in self.engine_urls if url not in {*gone, *engine_urls}), *engine_urls]
+            others = [url for url in self.engine_urls if url not in {*gone, *engine_urls}]
+            self.engine_urls = [*others, *engine_urls]
             self.forward_roles = [*(role for role in self.forward_roles if role not in roles), *roles]
-            await self._publish(self.version, None, always=True)
+            if roles or not others:
+                await self._publish(self.version, None, always=True)
+            elif engine_urls:
+                await self._bring_up(engine_urls)
+
+    async def _bring_up(self, urls: Sequence[str]) -> None:
+        """Give newcomers the published weights, while the others generate on."""
+        timeout = self.args.weight_sync_timeout
+        newcomers = [EngineReceiver(url, timeout) for url in urls]
+        report: SyncReport | None
+        if self.args.weight_sync_transport == "object_store":
+            report = await pull_newest(self.args.weight_sync_url, newcomers, self._published_version, timeout)
+        else:
+            # The members of a broadcast are always all of them.
+            everybody = self.args.weight_sync_transport == "broadcast"
+            receivers = [EngineReceiver(url, timeout) for url in self.engine_urls] if everybody else newcomers
+            report = await asyncio.to_thread(
+                self._push, receivers, self._published_version, at_step=self._published_steps
+            )
+        if report is not None:
+            await self._engines_hold(self._published_version, report)
 
     def processes(self) -> dict[str, int]:
         """Process ids of the ranks."""
@@ -267,17 +292,19 @@ class Actor(Role):
         if self.reference.moved_at(version) and "reference" in forward_columns(self.config):
             roles.append("reference")
         receivers: list[Receiver] = [RoleReceiver(name, devices_of(self.config, name)) for name in roles]
+        if due and self.engine_urls:
+            # Evaluations of the present weights end first. When all engines are dead, their loss is to be noticed.
+            self.engine_urls = await self._tell_rollout("prepare_for_weights") or self.engine_urls
         if due:
             receivers += [EngineReceiver(url, timeout, resume_memory=offloaded) for url in self.engine_urls]
         elif offloaded:
             await self._resume_engines()
         if not receivers:
             return {}
-        if due:
-            # Evaluations of the present weights end first.
-            await self._tell_rollout("prepare_for_weights")
         with self.phase("weight_sync"):
+            steps = self.group.steps
             report = await asyncio.to_thread(self._push, receivers, version)
+            assert report is not None
             lost = {role: report.quarantined[role] for role in roles if role in report.quarantined}
             if lost and not self.tolerant:
                 raise WeightSyncError(
@@ -287,6 +314,9 @@ class Actor(Role):
                 self.forward_roles = [name for name in self.forward_roles if name != role]
                 self.emit("role_lost", lost=role, reason=reason)
             if due:
+                self._published_version, self._published_steps = version, steps
+                if self.old_policies is not None:
+                    await asyncio.to_thread(self.old_policies.published, version)
                 await self._engines_hold(version, report)
         metrics = report.metrics()
         if due and probe is not None and not trains_on_policy(self.config):
@@ -294,25 +324,24 @@ class Actor(Role):
         return metrics
 
     async def _engines_hold(self, version: int, report: SyncReport) -> None:
-        self.engine_urls = [url for url in self.engine_urls if url in report.committed]
-        if self.old_policies is not None:
-            await asyncio.to_thread(self.old_policies.published, version)
+        self.engine_urls = [url for url in self.engine_urls if url not in report.quarantined]
         await self._tell_rollout("weights_committed", version, report.quarantined, report.committed)
 
-    async def _tell_rollout(self, method: str, *args: Any) -> None:
+    async def _tell_rollout(self, method: str, *args: Any) -> Any:
         """Call the rollout. One that is being started again needs not hear it: it asks for weights when it is back."""
         try:
             call = getattr(serve.get_app_handle("rollout"), method).remote(*args)
-            await asyncio.wait_for(_answer(call), self.args.role_deadline)
+            return await asyncio.wait_for(_answer(call), self.args.role_deadline)
         except (RayActorError, RayTaskError, RayServeException, TimeoutError) as error:
             if not self.tolerant:
                 raise
             logger.warning("the rollout did not answer %s(): %s", method, error)
+            return None
 
-    def _push(self, receivers: Sequence[Receiver], version: int) -> SyncReport:
+    def _push(self, receivers: Sequence[Receiver], version: int, *, at_step: int | None = None) -> SyncReport | None:
         """Send the weights. Where receivers are started again, the loss of all of them is no error."""
         try:
-            return self.group.push_weights(receivers, version)
+            return self.group.push_weights(receivers, version, at_step=at_step)
         except WeightSyncError as error:
             if not self.tolerant:
                 raise

@@ -1,9 +1,15 @@
-"""Starting the engines of a run, each on its device, and starting them again when they die."""
+"""Starting the engines of a run, each on its device, and starting them again when they die.
+
+What lives here: engine processes of this run, initial ones and those that are added. What does not: which requests they
+get (`rollout.pool`), and when they come and go (`relax_engine.elastic`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+import subprocess
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +21,24 @@ from relax_engine.access.policy import engine_key
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.types import EngineCallError, EngineLaunchError
 from relax_engine.config import RunConfig
-from relax_engine.core.placement import Slot
+from relax_engine.config.flat import FlatView
+from relax_engine.core.cluster import ClusterError
+from relax_engine.core.placement import Slot, place_more
+from relax_engine.elastic.failures import EngineJoinError, FailureCategory
 
 logger = logging.getLogger(__name__)
 
 _CLOSE_S = 10.0
+_LAST_ANSWERS_S = 10.0
 _ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEnd:
+    """How an engine ended. `evicted`: it was told to by SIGTERM, as a machine does that is taken away."""
+
+    reason: str
+    evicted: bool = False
 
 
 class EngineHost:
@@ -31,14 +49,25 @@ class EngineHost:
 
         self._engine = launch_engine(host=ray.util.get_node_ip_address(), **options)
 
-    def facts(self) -> tuple[str, int]:
-        """Where the engine answers, and its process id."""
-        return self._engine.url, self._engine.pid
+    def facts(self) -> tuple[str, int, str]:
+        """Where the engine answers, its process id, and the id of its node."""
+        return self._engine.url, self._engine.pid, ray.get_runtime_context().get_node_id()
 
-    def wait(self) -> str:
+    def wait(self) -> EngineEnd:
         """Return when the engine's process has ended: how, and the end of its log."""
         status = self._engine.process.wait()
-        return f"its process ended with status {status}:\n{self._engine.log_tail()}"
+        reason = f"its process ended with status {status}:\n{self._engine.log_tail()}"
+        return EngineEnd(reason, evicted=status in (-signal.SIGTERM, 128 + signal.SIGTERM))
+
+    def kill(self) -> None:
+        """End the engine process at once; one that ends by itself has time for its last answers."""
+        process = self._engine.process
+        if process.poll() is None and not self._engine.listens():
+            try:
+                process.wait(_LAST_ANSWERS_S)
+            except subprocess.TimeoutExpired:
+                logger.warning("engine %s did not end within %g s", self._engine.url, _LAST_ANSWERS_S)
+        process.kill()
 
     def close(self) -> None:
         """End the engine process."""
@@ -47,20 +76,36 @@ class EngineHost:
 
 @dataclass(slots=True)
 class _Engine:
-    """One engine and where it lives."""
+    """One engine and where it lives. `added`: during the run, with a placement group of its own."""
 
     slot: Slot
     host: Any
+    added: bool = False
     url: str = ""
     pid: int = 0
+    node_id: str = ""
     alive: bool = False
+    watch: asyncio.Task[None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEvents:
+    """Who hears what."""
+
+    lost: Callable[[str, str], None]
+    """`(url, reason)`: an engine is dead."""
+    started: Callable[[str, str], Awaitable[None]]
+    """`(url, gone)`: an engine, without weights, takes the place of another one."""
+    left: Callable[[str, EngineEnd], None]
+    """An engine that was added during the run is dead, and is not started again."""
 
 
 class EngineGroup:
     """The engines that a role owns: of the model that is trained, or of another one (`model_path`).
 
-    `watch` notices an engine's death when its process or its host's ends, and with `check_health` also when it fails
-    its health checks. The engine is started again in the same place, under a new URL, and holds the initial weights.
+    `keep_running` notices an engine's death when its process or its host's ends, and with `check_health` also when it
+    fails its health checks. The engine is started again in the same place, under a new URL, and holds the initial
+    weights. An engine that was added by `launch` is not where it was told to end by its machine.
     """
 
     def __init__(self, config: RunConfig, slots: Sequence[Slot], model_path: str | None = None) -> None:
@@ -76,8 +121,10 @@ class EngineGroup:
             "extra_args": flat.sglang_args,
             "weight_store": flat.weight_sync_url if flat.weight_sync_transport == "object_store" else None,
         }
+        self._slots = slots
         self._engines = [_Engine(slot, self._host(slot)) for slot in slots]
-        self._watching: list[asyncio.Task[None]] = []
+        self._events: EngineEvents | None = None
+        self._check_health = False
 
     @property
     def urls(self) -> list[str]:
@@ -90,7 +137,10 @@ class EngineGroup:
         return {f"engine {number}": engine.pid for number, engine in enumerate(self._engines)}
 
     def _host(self, slot: Slot) -> Any:
-        return ray.remote(EngineHost).options(**slot.actor_options(), max_concurrency=3).remote(self._options)
+        return ray.remote(EngineHost).options(**slot.actor_options(), max_concurrency=4).remote(self._options)
+
+    def _find(self, url: str) -> _Engine | None:
+        return next((engine for engine in self._engines if engine.url == url), None)
 
     async def start(self, timeout_s: float) -> list[str]:
         """URLs of all engines, once each answers; the first failure is raised with the engine's log.
@@ -110,71 +160,59 @@ class EngineGroup:
             await self._start_again(engine)
 
     async def _ready(self, engine: _Engine) -> None:
-        engine.url, engine.pid = await engine.host.facts.remote()
+        engine.url, engine.pid, engine.node_id = await engine.host.facts.remote()
         engine.alive = True
 
-    def watch(
-        self,
-        on_lost: Callable[[str, str], None],
-        on_started: Callable[[str, str], Awaitable[None]],
-        *,
-        check_health: bool,
-    ) -> None:
-        """Keep all engines running. `on_lost(url, reason)`, then `on_started(new url, old url)`."""
-        self._watching = [
-            asyncio.create_task(self._keep(engine, on_lost, on_started, check_health), name=f"engine {engine.url}")
-            for engine in self._engines
-        ]
-        for task in self._watching:
-            task.add_done_callback(_report_end)
+    # -- keeping them running ----------------------------------------------------------------------
 
-    def restart(self, url: str) -> None:
-        """End the engine at `url`, if it lives; the watch starts it again."""
-        for engine in self._engines:
-            if engine.url == url and engine.alive:
-                ray.kill(engine.host)
+    def keep_running(self, events: EngineEvents, *, check_health: bool) -> None:
+        """Notice deaths from now on; of the initial engines only where they are started again."""
+        self._events, self._check_health = events, check_health
+        if self.flat.use_fault_tolerance:
+            for engine in self._engines:
+                self.attend(engine.url)
 
-    async def _keep(
-        self,
-        engine: _Engine,
-        on_lost: Callable[[str, str], None],
-        on_started: Callable[[str, str], Awaitable[None]],
-        check_health: bool,
-    ) -> None:
+    def attend(self, url: str) -> None:
+        """Notice the death of the engine at `url`; one that runs elsewhere only by its health checks."""
+        assert self._events is not None
+        engine = self._find(url)
+        if engine is not None:
+            engine.watch = asyncio.create_task(self._keep(engine, self._events), name=f"engine {url}")
+            engine.watch.add_done_callback(_report_end)
+
+    def kill(self, url: str) -> None:
+        """End the engine at `url`, if it lives; whether it is started again is decided when it has ended."""
+        engine = self._find(url)
+        if engine is not None and engine.alive:
+            engine.host.kill.remote()
+
+    async def _keep(self, engine: _Engine, events: EngineEvents) -> None:
         while True:
-            reason = await self._end_of(engine, check_health)
+            end = await self._end_of(engine)
             lost, engine.alive = engine.url, False
-            on_lost(lost, reason)
-            await self._start_again(engine)
-            await on_started(engine.url, lost)
+            events.lost(lost, end.reason)
+            if engine.added and (end.evicted or not self.flat.use_fault_tolerance):
+                return events.left(lost, end)
+            try:
+                await self._start_again(engine)
+            except EngineLaunchError as error:
+                if not engine.added:
+                    raise
+                engine.url = lost
+                return events.left(lost, EngineEnd(str(error)))
+            await events.started(engine.url, lost)
 
-    async def _end_of(self, engine: _Engine, check_health: bool) -> str:
-        """Why the engine is no longer usable, as soon as it is not."""
-        ended = asyncio.ensure_future(_end_of_process(engine.host))
-        signs = [ended, asyncio.ensure_future(self._unhealthy(engine))] if check_health else [ended]
+    async def _end_of(self, engine: _Engine) -> EngineEnd:
+        """How the engine ended, as soon as it is no longer usable."""
+        signs = [asyncio.ensure_future(_end_of_process(engine.host))]
+        if self._check_health:
+            signs.append(asyncio.ensure_future(_end_by_health(engine.url, self.flat)))
         try:
             done, _ = await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
             return done.pop().result()
         finally:
             for sign in signs:
                 sign.cancel()
-
-    async def _unhealthy(self, engine: _Engine) -> str:
-        """Return when the engine has failed too many health checks in a row."""
-        flat = self.flat
-        failures = 0
-        await asyncio.sleep(flat.rollout_health_check_first_wait)
-        while True:
-            await asyncio.sleep(flat.rollout_health_check_interval)
-            try:
-                async with EngineClient(engine.url, timeout_s=flat.rollout_health_check_timeout) as client:
-                    await client.health(deadline_s=flat.rollout_health_check_timeout)
-                failures = 0
-            except EngineCallError as error:
-                failures += 1
-                logger.warning("engine %s failed health check %d: %s", engine.url, failures, error)
-                if failures >= flat.rollout_health_check_max_consecutive_failures:
-                    return f"{failures} health checks failed in a row, the last with: {error}"
 
     async def _start_again(self, engine: _Engine) -> None:
         """A new process on the same device.
@@ -193,15 +231,70 @@ class EngineGroup:
                 reason = error
         raise EngineLaunchError(f"an engine did not start again in {_ATTEMPTS} attempts: {reason}")
 
+    # -- more and fewer ----------------------------------------------------------------------------
+
+    async def launch(self, timeout_s: float) -> str:
+        """URL of one more engine, on a device of its own.
+
+        Raises:
+            EngineJoinError: the cluster has no room for it in time, or it does not start.
+        """
+        started = asyncio.get_running_loop().time()
+        try:
+            slot = await place_more(self._slots[0], timeout_s)
+        except ClusterError as error:
+            raise EngineJoinError(FailureCategory.PROVISION_TIMEOUT, str(error)) from error
+        engine = _Engine(slot, self._host(slot), added=True)
+        left = timeout_s - (asyncio.get_running_loop().time() - started)
+        try:
+            await asyncio.wait_for(self._ready(engine), left)
+        except BaseException as error:
+            _give_back(engine)
+            if isinstance(error, TimeoutError):
+                message = f"an engine was not ready within {timeout_s:g} s"
+                raise EngineJoinError(FailureCategory.ENGINE_INIT_FAILED, message) from error
+            if isinstance(error, RayActorError | EngineLaunchError):
+                raise EngineJoinError(FailureCategory.ENGINE_INIT_FAILED, str(error)) from error
+            raise
+        self._engines.append(engine)
+        return engine.url
+
+    async def end(self, url: str, timeout_s: float) -> None:
+        """End the engine at `url`, if it is of this group, and give its device back."""
+        engine = self._find(url)
+        if engine is None:
+            return
+        if engine.watch is not None:
+            engine.watch.cancel()
+        self._engines.remove(engine)
+        try:
+            await asyncio.wait_for(engine.host.close.remote(), timeout_s)
+        except (RayActorError, TimeoutError) as error:
+            logger.warning("engine %s is killed: %s", url, error or f"it did not end within {timeout_s:g} s")
+        _give_back(engine)
+
+    def details(self, url: str) -> dict[str, Any]:
+        """`pid` and `node_id` of the engine at `url`, if it is of this group."""
+        engine = self._find(url)
+        return {} if engine is None else {"pid": engine.pid, "node_id": engine.node_id}
+
     async def close(self) -> None:
         """End all engines."""
-        for task in self._watching:
-            task.cancel()
+        for engine in self._engines:
+            if engine.watch is not None:
+                engine.watch.cancel()
         hosts = [engine.host for engine in self._engines]
         if hosts:
             await asyncio.wait([asyncio.ensure_future(host.close.remote()) for host in hosts], timeout=_CLOSE_S)
-        for host in hosts:
-            ray.kill(host)
+        for engine in self._engines:
+            ray.kill(engine.host)
+            if engine.added:
+                engine.slot.release()
+
+
+def _give_back(engine: _Engine) -> None:
+    ray.kill(engine.host)
+    engine.slot.release()
 
 
 def _report_end(watch: asyncio.Task[None]) -> None:
@@ -209,9 +302,30 @@ def _report_end(watch: asyncio.Task[None]) -> None:
         logger.error("%s is given up: %s", watch.get_name(), watch.exception())
 
 
-async def _end_of_process(host: Any) -> str:
+async def _end_of_process(host: Any) -> EngineEnd:
     try:
-        reason: str = await host.wait.remote()
+        end: EngineEnd = await host.wait.remote()
     except RayActorError as error:
-        return f"the process that started it is gone: {error}"
-    return reason
+        return EngineEnd(f"the process that started it is gone: {error}")
+    return end
+
+
+async def _end_by_health(url: str, flat: FlatView) -> EngineEnd:
+    return EngineEnd(await unhealthy(url, flat))
+
+
+async def unhealthy(url: str, flat: FlatView) -> str:
+    """Return when the engine at `url` has failed too many health checks in a row."""
+    failures = 0
+    await asyncio.sleep(flat.rollout_health_check_first_wait)
+    while True:
+        await asyncio.sleep(flat.rollout_health_check_interval)
+        try:
+            async with EngineClient(url, timeout_s=flat.rollout_health_check_timeout) as client:
+                await client.health(deadline_s=flat.rollout_health_check_timeout)
+            failures = 0
+        except EngineCallError as error:
+            failures += 1
+            logger.warning("engine %s failed health check %d: %s", url, failures, error)
+            if failures >= flat.rollout_health_check_max_consecutive_failures:
+                return f"{failures} health checks failed in a row, the last with: {error}"

@@ -11,14 +11,13 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ray import serve
-
-from relax_engine.components.engine_host import EngineGroup
 from relax_engine.components.evaluator import Evaluator
 from relax_engine.components.mode import evaluation_is_due, partition_number
 from relax_engine.components.partitions import PartitionWriter
-from relax_engine.components.role import Role, RoleContext, ingress
+from relax_engine.components.role import Role, RoleContext
+from relax_engine.components.rollout_engines import RolloutEngines
 from relax_engine.config.roles import generates_ahead
+from relax_engine.elastic.api import Elasticity
 from relax_engine.rewards.executor import RewardExecutor
 from relax_engine.rewards.settings import RewardSettings
 from relax_engine.rollout.buffer import GroupBuffer, unpack_groups
@@ -29,7 +28,6 @@ from relax_engine.rollout.flow import GroupFlow
 from relax_engine.rollout.flow_settings import FlowHooks, FlowSettings
 from relax_engine.rollout.generate import Generator
 from relax_engine.rollout.hooks import RolloutHooks
-from relax_engine.rollout.pool import EnginePool
 from relax_engine.rollout.prefetch import PromptPrefetcher
 from relax_engine.rollout.recorded_rollout import RecordedRollout
 from relax_engine.rollout.sampling import SamplingSettings
@@ -53,26 +51,17 @@ class Rollout(Role):
         self.colocate = self.config.mode == "colocate"
         self.in_turns = not generates_ahead(self.config)
         self.tolerant: bool = self.args.use_fault_tolerance
-        self.version = 0 if self.args.debug_rollout_only else -1
         self._version_changed = asyncio.Condition()
         self._closing = contextlib.AsyncExitStack()
 
     async def setup(self) -> None:
         """Start the engines, and meanwhile read the prompts and start the reward workers."""
-        args = self.args
-        self.engine_group = EngineGroup(self.config, () if args.debug_train_only else self.context.slots)
-        self._closing.push_async_callback(self.engine_group.close)
-        starting = asyncio.create_task(self.engine_group.start(args.rollout_engine_init_timeout))
+        self.engines = RolloutEngines(self.config, self.context.slots, self.emit)
+        self._closing.push_async_callback(self.engines.close)
+        starting = asyncio.create_task(self.engines.start(lambda url: self.flow.cut_from(url)))
         await asyncio.to_thread(self._prepare)
-        self.pool = EnginePool(
-            await starting,
-            timeout_s=args.rollout_http_timeout,
-            replace_s=args.wait_timeout if self.tolerant else None,
-            on_quarantine=self._quarantined,
-        )
-        self._closing.push_async_callback(self.pool.close)
-        if self.tolerant:
-            self.engine_group.watch(self.pool.quarantine, self._replaced, check_health=args.use_health_check)
+        await starting
+        self.pool = self.engines.pool
         self.flow = self._make_flow()
         self._closing.push_async_callback(self.flow.close)
         self.partitions = PartitionWriter(
@@ -136,8 +125,8 @@ class Rollout(Role):
         """Addresses of the engines."""
         return list(self.pool.engines)
 
-    async def prepare_for_weights(self) -> None:
-        """The actor is about to send weights.
+    async def prepare_for_weights(self) -> list[str]:
+        """The actor is about to send weights; returns the engines that they are for.
 
         Evaluations of the present ones end first, unless they wait for an engine that waits for weights, and with
         partial rollout the requests in flight are cut off.
@@ -145,13 +134,11 @@ class Rollout(Role):
         if self.pool.usable():
             await self.evaluator.finish_active()
         await self.flow.cut_for_weights()
+        return self.engines.weights_begin()
 
     async def weights_committed(self, version: int, quarantined: dict[str, str], committed: Sequence[str]) -> None:
         """The committed engines hold weights of `version`; the quarantined ones get no more traffic."""
-        self.version = version
-        for url, reason in quarantined.items():
-            self.pool.quarantine(url, reason)
-        await self.pool.release(committed)
+        await self.engines.weights_end(version, quarantined, committed)
         await self.flow.weights_arrived(version)
         async with self._version_changed:
             self._version_changed.notify_all()
@@ -170,18 +157,19 @@ class Rollout(Role):
                 self._version_changed.wait_for(lambda: self.version >= version), self.args.wait_timeout
             )
 
-    def _quarantined(self, url: str, reason: str) -> None:
-        self.emit("engine_quarantined", engine=url, reason=reason)
-        if self.tolerant:
-            self.engine_group.restart(url)
+    @property
+    def version(self) -> int:
+        """Of the weights that engines hold; -1 before the first."""
+        return self.engines.version
 
-    async def _replaced(self, url: str, gone: str) -> None:
-        await self.pool.replace(url, gone)
-        self.emit("engine_started", engine=url, replaces=gone)
+    @property
+    def elasticity(self) -> Elasticity:
+        """For the scaling API."""
+        return self.engines.elasticity
 
     def processes(self) -> dict[str, int]:
         """Process ids of the engines."""
-        return self.engine_group.processes if hasattr(self, "engine_group") else {}
+        return self.engines.processes() if hasattr(self, "engines") else {}
 
     # -- the loop ----------------------------------------------------------------------------
 
@@ -251,6 +239,3 @@ class Rollout(Role):
 
 def _hook(path: str | None) -> Any:
     return None if path is None else load_function(path)
-
-
-RolloutDeployment = serve.deployment(serve.ingress(ingress(Rollout))(Rollout))

@@ -56,6 +56,7 @@ class TrainGroup:
         self.balance = config.flat.balance_data
         environment = {"env_vars": config.flat.train_env_vars} if config.flat.train_env_vars else {}
         self._logs: list[str] = []
+        self.steps = 0  # optimizer steps that were asked for
         self._order = threading.Lock()  # calls of several threads reach every rank in the same order
         self._ranks: list[Any] = [
             ray.remote(concurrency_groups={"inspect": 1})(TrainRank)  # type: ignore[call-overload]
@@ -145,13 +146,21 @@ class TrainGroup:
 
     def finish_step(self, scale: float) -> dict[str, float]:
         """One optimizer step on the accumulated gradient times `scale`."""
-        metrics: dict[str, float] = self._call("finish_step", scale)[0]
+        with self._order:
+            self.steps += 1
+            calls = self._submit("finish_step", [(scale,)] * len(self._ranks))
+        metrics: dict[str, float] = self._wait("finish_step", calls)[0]
         return metrics
 
-    def push_weights(self, receivers: Sequence[Receiver], version: int) -> SyncReport:
-        """Send the weights to `receivers` as `version`."""
-        reports = self._call("push_weights", list(receivers), version)
-        report: SyncReport = next(report for report in reports if report is not None)
+    def push_weights(
+        self, receivers: Sequence[Receiver], version: int, *, at_step: int | None = None
+    ) -> SyncReport | None:
+        """Send the weights to `receivers` as `version`; None, and nothing sent, when `steps` is not `at_step`."""
+        with self._order:
+            if at_step is not None and at_step != self.steps:
+                return None
+            calls = self._submit("push_weights", [(list(receivers), version)] * len(self._ranks))
+        report: SyncReport = next(r for r in self._wait("push_weights", calls) if r is not None)
         return report
 
     def join(self, address: GroupAddress, first_rank: int) -> None:
@@ -214,10 +223,14 @@ class TrainGroup:
     def _each(self, method: str, arguments: Sequence[tuple[Any, ...]], **kwargs: Any) -> list[Any]:
         """One call to every rank, each with its own positional arguments."""
         with self._order:
-            calls = [
-                getattr(rank, method).remote(*args, **kwargs) for rank, args in zip(self._ranks, arguments, strict=True)
-            ]
+            calls = self._submit(method, arguments, **kwargs)
         return self._wait(method, calls)
+
+    def _submit(self, method: str, arguments: Sequence[tuple[Any, ...]], **kwargs: Any) -> list[ray.ObjectRef]:
+        """Queue a call at every rank; whoever calls this holds `_order`, so that all ranks have the same queue."""
+        return [
+            getattr(rank, method).remote(*args, **kwargs) for rank, args in zip(self._ranks, arguments, strict=True)
+        ]
 
     def _wait(self, method: str, references: list[ray.ObjectRef]) -> list[Any]:
         """Results in order; the first failure ends the wait, so that a dead rank cannot hang the rest."""

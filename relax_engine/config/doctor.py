@@ -33,6 +33,7 @@ _SUBJECTS = (
     "weight_sync",
     "health",
     "access",
+    "elastic",
     "accepted",
 )
 _ORDER = {"error": 0, "warning": 1, "note": 2}

@@ -23,6 +23,7 @@ from relax_engine.config.sections.checkpoint import Checkpoint
 from relax_engine.config.sections.data import Data
 from relax_engine.config.sections.debug import Debug
 from relax_engine.config.sections.distillation import Distillation
+from relax_engine.config.sections.elastic import Elastic
 from relax_engine.config.sections.evaluation import Evaluation
 from relax_engine.config.sections.health import Health
 from relax_engine.config.sections.logging import Logging
@@ -48,6 +49,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "evaluation": Evaluation,
     "weight_sync": WeightSync,
     "health": Health,
+    "elastic": Elastic,
     "access": Access,
     "logging": Logging,
     "agentic": Agentic,

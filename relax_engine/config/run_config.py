@@ -29,6 +29,7 @@ from relax_engine.config.sections.checkpoint import Checkpoint
 from relax_engine.config.sections.data import Data
 from relax_engine.config.sections.debug import Debug
 from relax_engine.config.sections.distillation import Distillation
+from relax_engine.config.sections.elastic import Elastic
 from relax_engine.config.sections.evaluation import Evaluation
 from relax_engine.config.sections.health import Health
 from relax_engine.config.sections.logging import Logging
@@ -67,6 +68,7 @@ class RunConfig(BaseModel):
     evaluation: Evaluation = Field(default_factory=Evaluation)
     weight_sync: WeightSync = Field(default_factory=WeightSync)
     health: Health = Field(default_factory=Health)
+    elastic: Elastic = Field(default_factory=Elastic)
     access: Access = Field(default_factory=Access)
     logging: Logging = Field(default_factory=Logging)
     agentic: Agentic = Field(default_factory=Agentic)

@@ -252,9 +252,12 @@ class Controller:
                         self._shown = event["step"] + 1
                         bar.advance()
                 case "engine_started":
-                    self._engine_urls = [url for url in self._engine_urls if url != event["replaces"]]
+                    gone = [] if event["replaces"] is None else [event["replaces"]]
+                    self._engine_urls = [url for url in self._engine_urls if url not in gone]
                     self._engine_urls.append(event["engine"])
-                    self._join([event["engine"]], [], gone=[event["replaces"]])
+                    self._join([event["engine"]], [], gone=gone)
+                case "engine_left":
+                    self._engine_urls = [url for url in self._engine_urls if url != event["engine"]]
                 case "role_lost":
                     error = RoleError(f"role {event['lost']!r} failed: {event['reason']}", interrupted=True)
                     self._keeper.condemn(event["lost"], error)
@@ -284,8 +287,14 @@ class Controller:
                 logger.info("evaluation of %s after step %d: %.4f", event["dataset"], event["step"], event["score"])
             case "engine_quarantined":
                 logger.warning("engine %s is out of service: %s", event["engine"], event["reason"])
-            case "engine_started":
+            case "engine_started" if event["replaces"] is not None:
                 logger.info("engine %s takes the place of %s", event["engine"], event["replaces"])
+            case "engine_started":
+                logger.info("engine %s comes", event["engine"])
+            case "engine_left":
+                logger.info("engine %s left", event["engine"])
+            case "scale_out" | "scale_in" as kind:
+                logger.info("%s %s is %s %s", kind, event["request_id"], event["status"], event["message"])
 
     async def _tear_down(self) -> None:
         """End everything that this run started; errors here must not hide the run's own."""

@@ -6,6 +6,7 @@ devices (colocate) share one placement group; every other role has its own.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from relax_engine.core.cluster import Cluster, ClusterError
 
 # What all roles on one device claim of it together.
 _SHARED_CLAIM = 0.9
+# What a further engine claims of a core where there are fewer cores than ranks, which share them anyway.
+_CROWDED_CLAIM = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,10 @@ class Slot:
             "num_gpus": self.num_gpus,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, self.bundle),
         }
+
+    def release(self) -> None:
+        """Give back a device that has a placement group of its own."""
+        remove_placement_group(self.group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +93,26 @@ def place(devices: Mapping[str, int], shared: Sequence[str], cluster: Cluster, *
         for role in roles:
             slots[role] = [Slot(group, index, cpu * claim, gpu * claim) for index in range(devices[role])]
     return Placement(slots, groups)
+
+
+async def place_more(like: Slot, timeout_s: float) -> Slot:
+    """Reserve one device more, as large as `like`, in a placement group of its own, once the cluster has room.
+
+    What is asked for meanwhile is what makes Ray's autoscaler add a node.
+
+    Raises:
+        ClusterError: there was no room within `timeout_s`; nothing is asked for any more.
+    """
+    cpu = like.num_cpus if like.num_gpus or like.num_cpus >= 1.0 else _CROWDED_CLAIM
+    bundle = {"CPU": cpu, **({"GPU": like.num_gpus} if like.num_gpus else {})}
+    group = placement_group([bundle], strategy="PACK")
+    try:
+        await asyncio.wait_for(group.ready(), timeout_s)
+    except BaseException as error:
+        remove_placement_group(group)
+        if isinstance(error, TimeoutError):
+            raise ClusterError(
+                f"no room for an engine within {timeout_s:g} s: wanted {bundle}, free are {ray.available_resources()}"
+            ) from error
+        raise
+    return Slot(group, 0, cpu, like.num_gpus)

@@ -183,6 +183,9 @@ class CustomRollout:
     async def cut_for_weights(self) -> None:
         """The function's requests go on in the engines."""
 
+    async def cut_from(self, url: str) -> None:
+        """The function asks engines itself."""
+
     async def weights_arrived(self, version: int) -> None:
         """Engines hold weights of `version`."""
         self.version = version

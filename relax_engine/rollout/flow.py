@@ -354,6 +354,12 @@ class GroupFlow:
         with self.generator.interruption():
             await self.generator.pool.abort(CUT)
 
+    async def cut_from(self, url: str) -> None:
+        """An engine leaves: cut off what another one may continue."""
+        if self.settings.partial:
+            with self.generator.interruption():
+                await self.generator.pool.abort(CUT, only=url)
+
     async def weights_arrived(self, version: int) -> None:
         """Engines hold weights of `version`."""
         async with self._changed:

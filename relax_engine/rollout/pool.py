@@ -1,7 +1,7 @@
 """The engines as the rollout uses them: the least busy one first, and another one when one dies.
 
-What lives here: which engine gets a request, and what its failure means. What does not: starting engines, and
-weights (the actor).
+What lives here: which engine gets a request, and what its failure means. What does not: starting engines, weights (the
+actor), and when engines come and go (`relax_engine.elastic`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from typing import Self, TypeVar
+from dataclasses import dataclass, field
+from typing import Literal, Self, TypeVar
 
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.types import (
@@ -27,6 +27,10 @@ T = TypeVar("T")
 
 _ATTEMPTS = 4
 _HEALTH_S = 20.0
+_WAITS = "waits for weights"
+
+Origin = Literal["initial", "ray_native", "external"]
+"""Whether an engine was there from the start, was added by this run, or was started elsewhere."""
 
 
 class RolloutError(RelaxError):
@@ -44,11 +48,28 @@ class PooledEngine:
     client: EngineClient
     outstanding: int = 0
     quarantined: str | None = None
+    origin: Origin = "initial"
+    reserved: bool = False
+    """Whether it gets no requests although it may hold the weights: it is on its way in."""
+    draining: bool = False
+    """Whether it gets no further requests: it is on its way out."""
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when its last request has ended while it drains."""
 
     @property
     def url(self) -> str:
         """Where it answers."""
         return self.client.url
+
+    @property
+    def waits(self) -> bool:
+        """Whether weights are all that it lacks."""
+        return self.quarantined == _WAITS
+
+    @property
+    def usable(self) -> bool:
+        """Whether it gets requests."""
+        return self.quarantined is None and not self.reserved and not self.draining
 
 
 class EnginePool:
@@ -60,6 +81,9 @@ class EnginePool:
 
     Where engines are started again (`replace_s`), requests wait that long for one; a new engine is in quarantine until
     it holds the weights (`replace`, then `release`).
+
+    Engines come and go while requests run: `add`, `release` when it holds the weights, `activate`; `drain`, `remove`.
+    The requests of one that is removed go to another one, and are no failed attempts.
     """
 
     def __init__(
@@ -82,10 +106,19 @@ class EnginePool:
         Raises:
             EnginesLostError: there is none; names all and what happened to each.
         """
-        usable = [engine for engine in self.engines.values() if engine.quarantined is None]
+        usable = [engine for engine in self.engines.values() if engine.usable]
         if not usable and self._replace_s is None:
             raise self._lost()
         return sorted(usable, key=lambda engine: engine.outstanding)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether another engine takes the place of one that dies."""
+        return self._replace_s is not None
+
+    def receivers(self) -> list[str]:
+        """Engines that weights are for: all but those that are out of service."""
+        return [url for url, engine in self.engines.items() if engine.quarantined is None or engine.waits]
 
     async def _one(self) -> PooledEngine:
         """The least busy engine, once there is one."""
@@ -102,10 +135,22 @@ class EnginePool:
 
     async def replace(self, url: str, gone: str) -> None:
         """An engine takes the place of another one; it gets requests when it is released."""
-        old = self.engines.pop(gone, None)
-        self.engines[url] = PooledEngine(EngineClient(url, timeout_s=self._timeout_s), quarantined="waits for weights")
-        if old is not None:
-            await old.client.close()
+        old = self.engines.get(gone)
+        new = self._waiting(url, "initial" if old is None else old.origin)
+        if old is None:
+            self.engines[url] = new
+            return
+        # In its place, for the order in which engines came.
+        self.engines = {e.url: e for e in (new if e is old else e for e in self.engines.values())}
+        await old.client.close()
+
+    def _waiting(self, url: str, origin: Origin) -> PooledEngine:
+        return PooledEngine(EngineClient(url, timeout_s=self._timeout_s), quarantined=_WAITS, origin=origin)
+
+    def add(self, url: str, origin: Origin) -> None:
+        """An engine more; it gets requests when it is released and activated."""
+        self.engines[url] = self._waiting(url, origin)
+        self.engines[url].reserved = True
 
     async def release(self, urls: Iterable[str]) -> None:
         """Engines hold the weights that they should."""
@@ -115,10 +160,51 @@ class EnginePool:
                     self.engines[url].quarantined = None
             self._released.notify_all()
 
+    async def arrival(self, urls: Iterable[str]) -> None:
+        """Return when each of the engines has been released, put in quarantine, or removed."""
+
+        def settled(url: str) -> bool:
+            return url not in self.engines or not self.engines[url].waits
+
+        wanted = list(urls)
+        async with self._released:
+            await self._released.wait_for(lambda: all(map(settled, wanted)))
+
+    async def activate(self, urls: Iterable[str]) -> None:
+        """Give engines that were added their share of the requests."""
+        async with self._released:
+            for url in urls:
+                if url in self.engines:
+                    self.engines[url].reserved = False
+            self._released.notify_all()
+
+    def drain(self, url: str) -> None:
+        """Give an engine that is to leave no further requests; `idle` of it says when the last one has ended."""
+        engine = self.engines[url]
+        engine.draining = True
+        if engine.outstanding == 0:
+            engine.idle.set()
+
+    def keep(self, url: str) -> None:
+        """It stays after all."""
+        if url in self.engines:
+            self.engines[url].draining = False
+            self.engines[url].idle.clear()
+
+    async def remove(self, url: str) -> None:
+        """Forget an engine; the requests that it has go to another one."""
+        engine = self.engines.pop(url, None)
+        if engine is None:
+            return
+        engine.idle.set()
+        await engine.client.close()
+        async with self._released:
+            self._released.notify_all()
+
     def quarantine(self, url: str, reason: str) -> None:
         """Give the engine no further requests."""
         engine = self.engines.get(url)
-        if engine is None or engine.quarantined is not None:
+        if engine is None or not (engine.quarantined is None or engine.waits):
             return
         engine.quarantined = reason
         logger.warning("engine %s gets no further requests: %s", url, reason)
@@ -141,8 +227,8 @@ class EnginePool:
             EngineCallError: the request was refused, or is too slow for `--rollout-http-timeout`.
         """
         failures: list[str] = []
-        for _ in range(_ATTEMPTS):
-            usable = [engine] if engine is not None and engine.quarantined is None else self.usable()
+        while len(failures) < _ATTEMPTS:
+            usable = [engine] if engine is not None and engine.usable else self.usable()
             # Without a pause where one is usable, so that requests that start together spread over the engines.
             chosen = usable[0] if usable else await self._one()
             engine = None
@@ -152,6 +238,8 @@ class EnginePool:
             try:
                 return await request(chosen.client)
             except EngineCallError as error:
+                if self.engines.get(chosen.url) is not chosen:
+                    continue  # it was removed meanwhile
                 reason = await self._death(chosen, error)
                 if reason is None:
                     raise
@@ -159,6 +247,8 @@ class EnginePool:
                 failures.append(reason)
             finally:
                 chosen.outstanding -= samples
+                if chosen.draining and chosen.outstanding == 0:
+                    chosen.idle.set()
         raise EnginesLostError(f"{what} lost its engine {len(failures)} times: {failures}")
 
     async def _death(self, engine: PooledEngine, error: EngineCallError) -> str | None:
@@ -175,14 +265,14 @@ class EnginePool:
         error.add_note("the engine is healthy: raise --rollout-http-timeout or lower --rollout-max-response-len")
         return None
 
-    async def abort(self, rid_prefix: str | None = None) -> None:
-        """Abort requests whose id starts with `rid_prefix`, or all, on every usable engine.
+    async def abort(self, rid_prefix: str | None = None, *, only: str | None = None) -> None:
+        """Abort requests whose id starts with `rid_prefix`, or all, on every engine in service, or on `only` one.
 
         An engine that does not answer is left to the request that waits for it.
         """
-        usable = [engine for engine in self.engines.values() if engine.quarantined is None]
-        answers = await asyncio.gather(*(engine.client.abort(rid_prefix) for engine in usable), return_exceptions=True)
-        for engine, answer in zip(usable, answers, strict=True):
+        serving = [e for url, e in self.engines.items() if e.quarantined is None and only in (None, url)]
+        answers = await asyncio.gather(*(engine.client.abort(rid_prefix) for engine in serving), return_exceptions=True)
+        for engine, answer in zip(serving, answers, strict=True):
             if isinstance(answer, EngineCallError):
                 logger.warning("engine %s did not abort: %s", engine.url, answer)
             elif isinstance(answer, BaseException):

@@ -56,6 +56,9 @@ class RecordedRollout:
     async def cut_for_weights(self) -> None:
         """Nothing is in flight."""
 
+    async def cut_from(self, url: str) -> None:
+        """No engine has a request."""
+
     async def weights_arrived(self, version: int) -> None:
         """No engine holds weights."""
 

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
@@ -42,6 +43,17 @@ class EngineProcess:
         """The end of the engine's log."""
         data = self.log_path.read_bytes() if self.log_path.is_file() else b""
         return data[-_LOG_TAIL_BYTES:].decode(errors="replace")
+
+    def listens(self) -> bool:
+        """Whether it takes connections; one that was told to end does not, and answers those that it has."""
+        address = urlsplit(self.url)
+        try:
+            socket.create_connection((address.hostname or "", address.port or 0), timeout=_POLL_S).close()
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+        return True
 
     def close(self) -> None:
         """End the process and remove its log; killed when it does not end within ten seconds."""

@@ -72,6 +72,8 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("apis_beyond_this_machine_are_protected", {"api_host": "0.0.0.0", "api_auth": False}, "error", "stop and rescale"),
     ("apis_beyond_this_machine_are_protected", {"api_host": "10.0.0.1"}, "warning", "in the clear"),
     ("command_lines_are_public", {"sglang_api_key": "hunter2"}, "warning", '"api_key": "***"'),
+    ("scaling_needs_engines_of_their_own", {"scale_out_timeout": 60.0}, "warning", "scale requests are refused"),
+    ("joining_is_free_with_a_store", {**ASYNC, "scale_out_timeout": 60.0}, "note", "between two of its calls"),
     ("restart_limit_needs_restarts", {"max_global_restart": 5}, "note", "nothing is restarted"),
     ("one_serve_per_role", {"resource": {"actor": [2, 1], "rollout": [1, 1]}}, "warning", "first number of actor"),
     ("colocate_is_on_policy", {"colocate": True, "max_staleness": 1}, "note", "here 0 is"),
