@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from ray import serve
+from ray import cloudpickle, serve
 
 from relax_engine.components.role import ingress
 from relax_engine.components.rollout import Rollout
@@ -33,8 +34,8 @@ def _app() -> FastAPI:
 
 def openapi_document() -> dict[str, Any]:
     """The document that the service answers at `/rollout/openapi.json`."""
-    app = _app()
-    serve.ingress(app)(Rollout)  # this is what takes `self` out of the signatures
+    app: FastAPI = pickle.loads(cloudpickle.dumps(_app()))  # as Serve does
+    serve.ingress(app)(Rollout)  # this takes `self` out of the signatures
     return app.openapi()
 
 

@@ -8,9 +8,9 @@ POST /scale_out_cancel           200 which were cancelled; 404
 POST /scale_in                   200 the request, or NOOP; 400, 404, 409, 422, 503
 GET  /scale_in, /scale_in/{id}   as for scale_out
 GET  /engines                    200
-"""
 
-from __future__ import annotations
+Annotations are objects here, not text: Serve pickles the application, and text would lose the names that it means.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -18,6 +18,12 @@ def spread(args: Any, sample: Sample) -> float:
     return (sum(sample.tokens) % 11) / 10
 
 
+def even(args: Any, sample: Sample) -> float:
+    """The share of even token ids in the response: a policy learns it from its last layer alone."""
+    response = sample.tokens[len(sample.tokens) - sample.response_length :]
+    return sum(token % 2 == 0 for token in response) / max(1, len(response))
+
+
 def one(args: Any, sample: Sample) -> float:
     """The same for every response, so that the return of every token is known."""
     return 1.0
