@@ -6,46 +6,65 @@ What lives here: flags, and printing. What does not: any decision (`relax_engine
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from relax_engine.access.token_file import read_token
 from relax_engine.errors import RelaxError
+
+if TYPE_CHECKING:
+    from relax_engine.elastic.autoscaler.rollout_api import RolloutApi
 
 _POLL_S = 0.5
 _ANSWER_S = 30.0
 _ENDED = ("ACTIVE", "PARTIAL", "FAILED", "CANCELLED", "COMPLETED", "NOOP")
 _FAILED = ("FAILED", "CANCELLED")
+_COMMANDS = {
+    "scale-out": "add engines",
+    "scale-in": "remove engines",
+    "engines": "list engines",
+    "status": "list scale requests",
+}
 
 
 class ElasticCommandError(RelaxError):
-    """The run cannot be reached, or refused."""
+    """A scale request did not end in time."""
 
 
 def main(argv: list[str]) -> int:
     """Make the request that `argv` describes; 0 unless it failed.
 
     Raises:
-        ElasticCommandError: the run cannot be reached, refused, or did not finish in time.
+        RelaxError: no token, the run cannot be reached or refused, or the request did not end in time.
     """
     options = _parser().parse_args(argv)
-    base = f"{options.url.rstrip('/')}/rollout"
-    match options.command:
-        case "engines":
-            answer = _call(base, "/engines")
-        case "status":
-            kinds = ("scale_out", "scale_in")
-            answer = {kind: _call(base, f"/{kind}?model_name={options.model_name}")["requests"] for kind in kinds}
-        case kind:
-            answer = _scale(base, kind.replace("-", "_"), options)
+    answer = asyncio.run(_ask(options))
     print(json.dumps(answer, indent=2) if options.json else _text(answer))
     return 1 if answer.get("status") in _FAILED else 0
 
 
-def _scale(base: str, kind: str, options: argparse.Namespace) -> dict[str, Any]:
+async def _ask(options: argparse.Namespace) -> Mapping[str, Any]:
+    from relax_engine.access.listener import trusting
+    from relax_engine.elastic.autoscaler.rollout_api import RolloutApi
+
+    place = options.token_file or options.run_dir
+    token = None if place is None else read_token(place)
+    api = RolloutApi(options.url, token, timeout_s=_ANSWER_S, tls=trusting(options.ca_file))
+    if options.command == "engines":
+        return await api.get("/engines")
+    if options.command == "status":
+        query = f"?model_name={options.model_name}"
+        return {kind: (await api.get(f"/{kind}{query}"))["requests"] for kind in ("scale_out", "scale_in")}
+    return await _scale(api, options)
+
+
+async def _scale(api: RolloutApi, options: argparse.Namespace) -> Mapping[str, Any]:
+    """Make a scale request, and wait for its end unless that is not wanted."""
+    kind = options.command.replace("-", "_")
     body: dict[str, Any] = {"model_name": options.model_name}
     if options.replicas is not None:
         body["num_replicas"] = options.replicas
@@ -55,37 +74,14 @@ def _scale(base: str, kind: str, options: argparse.Namespace) -> dict[str, Any]:
         body["timeout_secs"] = options.timeout
     if kind == "scale_in":
         body |= {"force": options.force, "dry_run": options.dry_run}
-    answer = _call(base, f"/{kind}", body)
-    request_id = answer["request_id"]
-    deadline = time.monotonic() + options.wait
-    while request_id and answer["status"] not in _ENDED:
+    answer = await api.post(f"/{kind}", body)
+    request_id, deadline = answer["request_id"], time.monotonic() + options.wait
+    while options.wait and request_id and answer["status"] not in _ENDED:
         if time.monotonic() > deadline:
-            if options.wait:
-                raise ElasticCommandError(f"{kind} {request_id} is {answer['status']} after {options.wait:g} s")
-            break
-        time.sleep(_POLL_S)
-        answer = _call(base, f"/{kind}/{request_id}?model_name={options.model_name}")
+            raise ElasticCommandError(f"{kind} {request_id} is {answer['status']} after {options.wait:g} s (--wait)")
+        await asyncio.sleep(_POLL_S)
+        answer = await api.get(f"/{kind}/{request_id}?model_name={options.model_name}")
     return answer
-
-
-def _call(base: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(base + path, data, {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=_ANSWER_S) as answer:
-            decoded: dict[str, Any] = json.load(answer)
-    except urllib.error.HTTPError as error:
-        raise ElasticCommandError(f"{base}{path} answered {error.code}: {_detail(error.read())}") from error
-    except (OSError, ValueError) as error:
-        raise ElasticCommandError(f"no answer of a run at {base}{path}: {error}") from error
-    return decoded
-
-
-def _detail(answer: bytes) -> str:
-    try:
-        return str(json.loads(answer)["detail"])
-    except (ValueError, KeyError, TypeError):
-        return answer.decode(errors="replace")[:500]
 
 
 def _text(answer: Mapping[str, Any]) -> str:
@@ -106,18 +102,13 @@ def _parser() -> argparse.ArgumentParser:
         prog="relax elastic", description="Give a run more or fewer engines, and look at those that it has."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    helps = {
-        "scale-out": "add engines",
-        "scale-in": "remove engines",
-        "engines": "list engines",
-        "status": "list scale requests",
-    }
-    for name, text in helps.items():
+    for name, text in _COMMANDS.items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]} of a run.")
-        command.add_argument(
-            "--url", required=True, help="the run's address, as its log has it (http://127.0.0.1:8000)"
-        )
-        command.add_argument("--model-name", default="default", metavar="NAME", help="whose engines (default: default)")
+        command.add_argument("--url", default="http://127.0.0.1:8000/rollout", help="its API (default %(default)s)")
+        command.add_argument("--run-dir", type=Path, metavar="DIR", help="directory of the run, where its token is")
+        command.add_argument("--token-file", type=Path, metavar="FILE", help="file with the token, instead")
+        command.add_argument("--ca-file", metavar="FILE", help="certificate that the API is checked with (HTTPS)")
+        command.add_argument("--model-name", default="default", metavar="NAME", help="whose engines (%(default)s)")
         command.add_argument("--json", action="store_true", help="print JSON")
         if name in ("engines", "status"):
             continue
@@ -125,8 +116,10 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--engine-url", action="append", metavar="URL", help="an engine elsewhere; may be repeated"
         )
-        command.add_argument("--timeout", type=float, metavar="S", help="deadline of the request")
-        command.add_argument("--wait", type=float, default=600.0, metavar="S", help="wait for its end (default 600)")
+        command.add_argument("--timeout", type=float, metavar="S", help="deadline of the request, in seconds")
+        command.add_argument(
+            "--wait", type=float, default=600.0, metavar="S", help="wait for its end (%(default)s; 0: not)"
+        )
         if name == "scale-in":
             command.add_argument("--force", action="store_true", help="do not wait for requests in flight")
             command.add_argument("--dry-run", action="store_true", help="only say which engines would leave")

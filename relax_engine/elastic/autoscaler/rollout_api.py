@@ -82,8 +82,7 @@ class RolloutApi:
         Raises:
             RolloutApiError: no answer, or refused.
         """
-        answer: Mapping[str, Any] = await self._call("POST", path, {"model_name": model_name, "num_replicas": target})
-        return answer
+        return await self.post(path, {"model_name": model_name, "num_replicas": target})
 
     async def get(self, path: str) -> Mapping[str, Any]:
         """GET a path below the API's URL.
@@ -92,6 +91,15 @@ class RolloutApi:
             RolloutApiError: no answer, or refused.
         """
         answer: Mapping[str, Any] = await self._call("GET", path)
+        return answer
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """POST to a path below the API's URL.
+
+        Raises:
+            RolloutApiError: no answer, or refused.
+        """
+        answer: Mapping[str, Any] = await self._call("POST", path, body)
         return answer
 
     async def metrics(self, engine_url: str) -> str:

@@ -16,6 +16,7 @@ import core_rewards
 import pytest
 from chaos import ChaosRun
 
+from relax_engine.access.token_file import read_token
 from relax_engine.backends.engines.launch import launch_engine
 from relax_engine.observe.metrics import read_metrics
 
@@ -41,9 +42,9 @@ class Scaled:
 
     def ask(self, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            f"{self.run.address()}/rollout{path}", data, {"Content-Type": "application/json"}
-        )
+        token = read_token(self.run.run_dir).get_secret_value()
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+        request = urllib.request.Request(f"{self.run.address()}/rollout{path}", data, headers)
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)
 
