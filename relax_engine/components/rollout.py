@@ -18,6 +18,7 @@ from relax_engine.components.role import Role, RoleContext
 from relax_engine.components.rollout_engines import RolloutEngines
 from relax_engine.config.roles import generates_ahead
 from relax_engine.elastic.api import Elasticity
+from relax_engine.elastic.failures import StartingError
 from relax_engine.rewards.executor import RewardExecutor
 from relax_engine.rewards.settings import RewardSettings
 from relax_engine.rollout.buffer import GroupBuffer, unpack_groups
@@ -164,7 +165,13 @@ class Rollout(Role):
 
     @property
     def elasticity(self) -> Elasticity:
-        """For the scaling API."""
+        """For the scaling API.
+
+        Raises:
+            StartingError: the engines are not there yet.
+        """
+        if not hasattr(self, "pool"):
+            raise StartingError("the run's engines are being started; try again")
         return self.engines.elasticity
 
     def processes(self) -> dict[str, int]:

@@ -243,6 +243,8 @@ class Controller:
 
     async def _relay(self, names: list[str], bar: Progress) -> None:
         """Log what the roles report, and act on it."""
+        started: list[str] = []
+        gone: list[str] = []
         for event in await self._watch.events(names):
             self._log(event)
             match event["kind"]:
@@ -252,15 +254,17 @@ class Controller:
                         self._shown = event["step"] + 1
                         bar.advance()
                 case "engine_started":
-                    gone = [] if event["replaces"] is None else [event["replaces"]]
-                    self._engine_urls = [url for url in self._engine_urls if url not in gone]
-                    self._engine_urls.append(event["engine"])
-                    self._join([event["engine"]], [], gone=gone)
+                    started.append(event["engine"])
+                    gone += [] if event["replaces"] is None else [event["replaces"]]
                 case "engine_left":
-                    self._engine_urls = [url for url in self._engine_urls if url != event["engine"]]
+                    gone.append(event["engine"])
                 case "role_lost":
                     error = RoleError(f"role {event['lost']!r} failed: {event['reason']}", interrupted=True)
                     self._keeper.condemn(event["lost"], error)
+        if started or gone:
+            self._engine_urls = [url for url in [*self._engine_urls, *started] if url not in gone]
+        if started:
+            self._join([url for url in started if url not in gone], [], gone)  # all that came together, at once
 
     def _log(self, event: dict[str, Any]) -> None:
         total = self.num_steps

@@ -72,6 +72,13 @@ class FencedError(ScaleRefusedError):
     answer = "BUSY"
 
 
+class StartingError(ScaleRefusedError):
+    """The run has no engines yet."""
+
+    status = 503
+    answer = "BUSY"
+
+
 def bounded(error: BaseException | str) -> str:
     """The message of `error` for a status: in one line, without credentials, and not too long."""
     text = redact(" ".join((error if isinstance(error, str) else str(error) or repr(error)).split()))

@@ -152,10 +152,6 @@ async def test_the_command_line(api: Served, capsys: pytest.CaptureFixture[str])
     assert "NOOP" in await relax("scale-in", "--replicas", "1", "--dry-run")
     with pytest.raises(RolloutApiError, match=r"answered 400: .*num_replicas is 0, and the 1 engines"):
         await relax("scale-in", "--replicas", "0")
-    with pytest.raises(
-        elastic.ElasticCommandError, match=r"no answer of a run at http://127\.0\.0\.1:9/rollout/engines"
-    ):
-        await asyncio.to_thread(elastic.main, ["engines", "--url", "http://127.0.0.1:9"])
 
 
 async def test_malformed_bodies_a_fence_and_a_run_that_cannot_scale(api: Served) -> None:
