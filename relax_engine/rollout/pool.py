@@ -55,6 +55,8 @@ class PooledEngine:
     """Whether it gets no further requests: it is on its way out."""
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when its last request has ended while it drains."""
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it no longer waits for weights, because it has them or is out of service."""
 
     @property
     def url(self) -> str:
@@ -158,17 +160,13 @@ class EnginePool:
             for url in urls:
                 if url in self.engines:
                     self.engines[url].quarantined = None
+                    self.engines[url].settled.set()
             self._released.notify_all()
 
     async def arrival(self, urls: Iterable[str]) -> None:
         """Return when each of the engines has been released, put in quarantine, or removed."""
-
-        def settled(url: str) -> bool:
-            return url not in self.engines or not self.engines[url].waits
-
-        wanted = list(urls)
-        async with self._released:
-            await self._released.wait_for(lambda: all(map(settled, wanted)))
+        for engine in [self.engines[url] for url in urls if url in self.engines]:
+            await engine.settled.wait()
 
     async def activate(self, urls: Iterable[str]) -> None:
         """Give engines that were added their share of the requests."""
@@ -197,6 +195,7 @@ class EnginePool:
         if engine is None:
             return
         engine.idle.set()
+        engine.settled.set()
         await engine.client.close()
         async with self._released:
             self._released.notify_all()
@@ -207,6 +206,7 @@ class EnginePool:
         if engine is None or not (engine.quarantined is None or engine.waits):
             return
         engine.quarantined = reason
+        engine.settled.set()
         logger.warning("engine %s gets no further requests: %s", url, reason)
         if self._on_quarantine is not None:
             self._on_quarantine(url, reason)

@@ -101,7 +101,9 @@ class Interleavings(RuleBasedStateMachine):
 
     async def answer(self, client: EngineClient) -> str:
         engine = self.room.pool.engines[client.url]
-        assert engine.usable
+        assert engine.quarantined is None
+        assert not engine.reserved
+        assert not engine.draining
         assert self.held[client.url] == self.room.version, "stale weights"
         answer: asyncio.Future[str] = self.loop.create_future()
         self.in_flight[id(answer)] = (client.url, answer)
@@ -193,10 +195,10 @@ class Interleavings(RuleBasedStateMachine):
         self.run(happen())
 
     @precondition(lambda self: self.updating is None)
-    @rule()
-    def newcomers_are_brought_up(self) -> None:
+    @rule(count=st.integers(1, 3))
+    def newcomers_are_brought_up(self, count: int) -> None:
         async def happen() -> None:
-            waiting = [url for url, engine in self.room.pool.engines.items() if engine.waits]
+            waiting = [url for url, engine in self.room.pool.engines.items() if engine.waits][:count]
             self.held |= dict.fromkeys(waiting, self.room.version)
             await self.room.pool.release(waiting)
             await self.tick()

@@ -41,6 +41,17 @@ async def test_an_engine_gets_no_request_before_it_holds_the_weights(room: Engin
     assert room.watched == request.engine_ids
 
 
+async def test_nobody_of_a_request_serves_before_all_of_it_are_ready(room: EngineRoom) -> None:
+    request = room.scaler.scale_out(3, [], None)
+    await room.until(lambda: request.status == "WEIGHT_SYNCING")
+    await room.pool.release(["http://added-1"])
+    await asyncio.sleep(0.01)
+    assert [engine.url for engine in room.pool.usable()] == ["http://initial-0"]
+    room.pool.quarantine("http://added-2", "the update failed")
+    await room.until(lambda: request.finished)
+    assert (request.status, room.running) == ("FAILED", {"http://initial-0"})
+
+
 async def test_targets_are_absolute_and_repeatable(room: EngineRoom) -> None:
     first = room.scaler.scale_out(2, [], None)
     assert room.scaler.scale_out(2, [], None) is first  # the same one, still under way
