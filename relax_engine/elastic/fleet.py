@@ -128,8 +128,24 @@ class EngineFleet:
         self.pool.add(url, "ray_native")
         return url
 
-    async def connect(self, url: str, timeout_s: float, *, compare: bool = True) -> None:
+    async def own_facts(self, timeout_s: float) -> dict[str, Any]:
+        """What an engine that serves says about itself, to compare newcomers with.
+
+        Raises:
+            EngineJoinError: none serves.
+        """
+        own = next((engine.url for engine in self.engines if engine.usable), None)
+        if own is None:
+            raise EngineJoinError(FailureCategory.UNKNOWN, "no engine of the run serves, to compare others with")
+        return await engine_facts(own, timeout_s)
+
+    async def connect(self, url: str, timeout_s: float, expected: Mapping[str, Any] | None) -> None:
         """Take in the engine at `url`, which runs elsewhere, once it is known to serve the same model.
+
+        Args:
+            url: Where it answers.
+            timeout_s: Its time to answer.
+            expected: `own_facts`; None takes in whatever it serves.
 
         Raises:
             EngineJoinError: its address is not allowed, nobody answers there, or it serves something else.
@@ -139,11 +155,8 @@ class EngineFleet:
         except EngineUrlError as error:
             raise EngineJoinError(FailureCategory.INVALID_ENGINE_ADDRESS, str(error)) from error
         facts = await engine_facts(url, timeout_s)
-        if compare:
-            own = next((engine.url for engine in self.engines if engine.usable), None)
-            if own is None:
-                raise EngineJoinError(FailureCategory.UNKNOWN, f"no engine of the run serves, to compare {url} with")
-            require_same(url, facts, await engine_facts(own, timeout_s))
+        if expected is not None:
+            require_same(url, facts, expected)
         self.pool.add(url, "external")
 
     async def check(self, url: str, timeout_s: float) -> None:

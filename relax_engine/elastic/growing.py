@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from relax_engine.elastic.failures import EngineJoinError, FailureCategory, bounded
 from relax_engine.elastic.fleet import EngineFleet
@@ -17,6 +19,8 @@ from relax_engine.elastic.settings import ElasticSettings
 from relax_engine.elastic.states import ScaleOutStatus as Out
 
 logger = logging.getLogger(__name__)
+
+_AT_ONCE = 128
 
 Changed = Callable[[ScaleOut], None]
 
@@ -58,7 +62,8 @@ class Growth:
         request = self.request
         if request.engine_urls:
             self._advance(Out.CONNECTING)
-            await self._all(request.engine_urls, self._connect)
+            expected = await self.fleet.own_facts(request.left()) if self.settings.precheck else None
+            await self._all(request.engine_urls, partial(self._connect, expected))
         else:
             self._advance(Out.CREATING)
             await self._all([f"new engine {number + 1}" for number in range(count)], self._create)
@@ -81,8 +86,8 @@ class Growth:
     async def _create(self, _: str) -> None:
         self._took(await self.fleet.create(self.request.left()))
 
-    async def _connect(self, url: str) -> None:
-        await self.fleet.connect(url, self.request.left(), compare=self.settings.precheck)
+    async def _connect(self, expected: Mapping[str, Any] | None, url: str) -> None:
+        await self.fleet.connect(url, self.request.left(), expected)
         self._took(url)
 
     def _took(self, url: str) -> None:
@@ -94,10 +99,10 @@ class Growth:
 
     async def _all(self, names: Sequence[str], work: Callable[[str], Awaitable[None]]) -> None:
         """One stage of every engine; the request's deadline is that of each."""
-        left = self.request.left()
+        left, turns = self.request.left(), asyncio.Semaphore(_AT_ONCE)
 
         async def one(name: str) -> None:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(left), turns:
                 await work(name)
 
         answers = await asyncio.gather(*map(one, names), return_exceptions=True)

@@ -10,19 +10,24 @@ from relax_engine.weight_sync.calls import Deadline, tell_all
 from relax_engine.weight_sync.messages import Receiver, SyncReport
 from relax_engine.weight_sync.store import WeightStoreError, latest_version, read_version
 
+_AT_ONCE = 128
+
 
 async def pull_newest(store: str, receivers: Sequence[Receiver], version: int, timeout_s: float) -> SyncReport:
     """Have every receiver adopt the newest version of the store at `store`, which must be `version`.
 
-    One that fails is in the report's `quarantined`, all of them when the version cannot be had.
+    At most `_AT_ONCE` at a time: each takes connections. One that fails is in the report's `quarantined`, all of them
+    when the version cannot be had.
     """
     started = time.monotonic()
-    deadline = Deadline(timeout_s)
+    deadline, turns = Deadline(timeout_s), asyncio.Semaphore(_AT_ONCE)
 
     async def pull(receiver: Receiver) -> None:
-        await receiver.begin()
-        await receiver.pull(url, version)
-        await receiver.commit(version)
+        async with turns:
+            await receiver.begin()
+            await receiver.pull(url, version)
+            await receiver.commit(version)
+            await receiver.close()
 
     try:
         url = await asyncio.to_thread(_directory, store, version)

@@ -19,7 +19,10 @@ from relax_engine.rollout.pool import EnginePool
 
 
 class TableFleet(EngineFleet):
-    """Its engines generate whenever they are asked whether they do."""
+    """Its engines generate whenever they are asked whether they do, and all serve the same model."""
+
+    async def own_facts(self, timeout_s: float) -> dict[str, Any]:
+        return {"architectures": ["Tiny"]}
 
     async def check(self, url: str, timeout_s: float) -> None:
         await asyncio.sleep(0)
