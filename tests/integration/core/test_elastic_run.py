@@ -20,7 +20,7 @@ from relax_engine.access.token_file import read_token
 from relax_engine.backends.engines.launch import launch_engine
 from relax_engine.observe.metrics import read_metrics
 
-STEPS, ROWS, LAST = 150, 16, 20
+STEPS, ROWS, LAST = 250, 16, 20
 FLAGS: dict[str, Any] = {
     "hybrid": True,
     "max_staleness": 1,
@@ -29,7 +29,7 @@ FLAGS: dict[str, Any] = {
     "custom_rm_path": f"{core_rewards.HERE}:even",
     "weight_sync_transport": "object_store",
     "scale_in_drain_timeout": 2.0,
-    "save_interval": 50,
+    "save_interval": 100,
 }
 WAIT_S = 120.0
 
