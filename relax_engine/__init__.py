@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from relax_engine.config import RunConfig as RunConfig
     from relax_engine.core.evaluate import evaluate as evaluate
     from relax_engine.core.replay import replay as replay
+    from relax_engine.core.reproduce import reproduce as reproduce
     from relax_engine.core.train import train as train
     from relax_engine.lineage import ArtifactStore as ArtifactStore
     from relax_engine.simulation import simulate as simulate
@@ -28,6 +29,7 @@ _HOMES = {
     "export_checkpoint": "relax_engine.checkpoint",
     "import_checkpoint": "relax_engine.checkpoint",
     "replay": "relax_engine.core.replay",
+    "reproduce": "relax_engine.core.reproduce",
     "simulate": "relax_engine.simulation",
     "train": "relax_engine.core.train",
 }
@@ -40,6 +42,7 @@ __all__ = [
     "export_checkpoint",
     "import_checkpoint",
     "replay",
+    "reproduce",
     "simulate",
     "train",
 ]

@@ -19,6 +19,7 @@ from relax_engine.config import RunConfig
 from relax_engine.config.doctor import require_valid
 from relax_engine.core.cluster import ray_cluster
 from relax_engine.core.controller import Controller
+from relax_engine.core.environment import write_environment
 from relax_engine.core.recovery import until_done
 from relax_engine.core.result import RunResult, collect_result
 from relax_engine.core.resume import ResumePoint, find_resume_point, newest_of_run
@@ -48,6 +49,7 @@ def train(config: RunConfig) -> RunResult:
     run_dir = Path(config.flat.run_dir).absolute()
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "config.yaml").write_text(config.to_yaml())
+    write_environment(config, run_dir)
     if config.flat.dump_details is not None:
         Path(config.flat.dump_details).mkdir(parents=True, exist_ok=True)
         Path(config.flat.dump_details, "config.yaml").write_text(config.to_yaml())
