@@ -2,12 +2,13 @@
 
     python benchmarks/rewards.py
 
-`math`: answers graded by peers (tests/unit/rewards/graders.jsonl) and answers in many notations, in random order, each
-once per pass, by a `RewardExecutor` with as many workers as there are cores and nothing remembered from other passes;
-in `groups` each eight times, as the samples of a prompt agree. `cheap` are the answers that need
-no computer algebra, `symbolic` those that do, `mixed` both as they come. `math-verify` is the same library called
-directly, in one process and without our cheap comparisons, for the mixed answers. `code`: a program with three tests in
-the sandbox. `hanging`: mixed answers of which one in fifty hangs until its deadline of a second.
+`math`: answers graded by peers (tests/unit/rewards/graders.jsonl) and answers in many notations, in random order, by a
+`RewardExecutor` with as many workers as there are cores. New workers score one half first, unmeasured, so that
+libraries are loaded, and nothing is remembered of the answers that are measured. `cheap` are the answers that need no
+computer algebra, `symbolic` those that do, `mixed` both as they come, `groups_of_eight` each of them eight times, as
+the samples of a prompt agree. `math_verify_one_process` is the same library called directly, without our cheap
+comparisons, for the mixed answers. `one_in_fifty_hangs`: mixed answers of which one in fifty hangs until its deadline
+of a second. `code`: a program with three tests in the sandbox.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import os
 import platform
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ def hang_or_grade(args: Any, sample: Sample) -> float:
 
 def needs_algebra(response: str, label: str) -> bool:
     """Whether `math` goes as far as computer algebra for this pair."""
-    from relax_engine.rewards import math, symbolic
+    from relax_engine.rewards import math
+    from relax_engine.rewards.answers import symbolic
 
     reached = []
     parse = symbolic.parse
@@ -74,32 +76,32 @@ def needs_algebra(response: str, label: str) -> bool:
     return bool(reached)
 
 
-def rate(samples: Callable[[], list[Sample]], settings: RewardSettings, passes: int) -> dict[str, float]:
-    """Samples per second over passes by new workers, which have seen nothing but easy answers before."""
+def rate(halves: Sequence[list[Sample]], settings: RewardSettings, passes: int) -> dict[str, float]:
+    """Samples per second over passes: new workers score one half unmeasured, then the other, in turns."""
     count, seconds = 0, 0.0
-    for _ in range(passes):
-        batch = samples()
+    for number in range(passes):
+        before, measured = halves if number % 2 else reversed(halves)
         with RewardExecutor(settings, None) as executor:
-            easy = [Sample(response="\\boxed{x+1}```python\n1\n```", label="[]") for _ in range(64)]
-            asyncio.run(executor.score(easy))
+            asyncio.run(executor.score(before))
             started = time.perf_counter()
-            asyncio.run(executor.score(batch))
+            asyncio.run(executor.score(measured))
             seconds += time.perf_counter() - started
-            count += len(batch)
+            count += len(measured)
     return {"samples": count, "seconds": seconds, "per_second": count / seconds}
 
 
 def direct(chosen: list[tuple[str, str]]) -> dict[str, float]:
-    """math-verify itself on the same pairs."""
+    """math-verify itself on the same pairs, of which the first half is not measured."""
     import math_verify
 
-    math_verify.verify(math_verify.parse("$1$"), math_verify.parse("$2$"))
-    started = time.perf_counter()
-    for response, label in chosen:
+    half, started = len(chosen) // 2, 0.0
+    for number, (response, label) in enumerate(chosen):
+        if number == half:
+            started = time.perf_counter()
         gold = math_verify.parse(f"${label}$" if "$" not in label else label)
         math_verify.verify(gold, math_verify.parse(f"\\boxed{{{last_boxed(response) or ''}}}"))
     seconds = time.perf_counter() - started
-    return {"samples": len(chosen), "seconds": seconds, "per_second": len(chosen) / seconds}
+    return {"samples": len(chosen) - half, "seconds": seconds, "per_second": (len(chosen) - half) / seconds}
 
 
 def main() -> None:
@@ -113,14 +115,14 @@ def main() -> None:
     algebra = [pair for pair in known if needs_algebra(*pair)]
     cheap = [pair for pair in known if pair not in algebra]
 
-    def samples(chosen: list[tuple[str, str]], copies: int = 1) -> list[Sample]:
-        shuffled = chosen * copies
-        random.Random(0).shuffle(shuffled)
-        return [Sample(index=i, response=response, label=label) for i, (response, label) in enumerate(shuffled)]
+    def halves(chosen: list[tuple[str, str]], copies: int = 1) -> list[list[Sample]]:
+        shuffled = random.Random(0).sample(chosen, len(chosen))
+        parts = [shuffled[::2] * copies, shuffled[1::2] * copies]
+        return [[Sample(index=i, response=pair[0], label=pair[1]) for i, pair in enumerate(part)] for part in parts]
 
-    def hanging() -> list[Sample]:
-        made = samples(known)
-        for sample in made[::50]:
+    def hanging() -> list[list[Sample]]:
+        made = halves(known)
+        for sample in (*made[0][::50], *made[1][::50]):
             sample.metadata["hangs"] = True
         return made
 
@@ -134,13 +136,13 @@ def main() -> None:
     )
     passes = options.passes
     parts: dict[str, Callable[[], dict[str, float]]] = {
-        "math_cheap": lambda: rate(lambda: samples(cheap), math, passes),
-        "math_symbolic": lambda: rate(lambda: samples(algebra), math, passes),
-        "math_mixed": lambda: rate(lambda: samples(known), math, passes),
-        "math_groups_of_eight": lambda: rate(lambda: samples(known, 8), math, passes),
+        "math_cheap": lambda: rate(halves(cheap), math, passes),
+        "math_symbolic": lambda: rate(halves(algebra), math, passes),
+        "math_mixed": lambda: rate(halves(known), math, passes),
+        "math_groups_of_eight": lambda: rate(halves(known, 8), math, passes),
         "math_verify_one_process": lambda: direct(known),
-        "math_one_in_fifty_hangs": lambda: rate(hanging, fragile, passes),
-        "code_three_tests": lambda: rate(lambda: [Sample(response=PROGRAM, label=TESTS)] * 40, code, 1),
+        "math_one_in_fifty_hangs": lambda: rate(hanging(), fragile, passes),
+        "code_three_tests": lambda: rate([[Sample(response=PROGRAM, label=TESTS)] * 20] * 2, code, 2),
     }
     host = {"cores": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
     result: dict[str, Any] = {"host": host, "workers": options.workers, "answers": len(known), "symbolic": len(algebra)}

@@ -2,15 +2,14 @@ r"""`--rm-type geo3k`: nine tenths for the boxed answer, one tenth for thoughts 
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from relax_engine.rewards import math
+from relax_engine.rewards.boxed import last_boxed
+from relax_engine.rewards.extract import THOUGHTS_END
 from relax_engine.types import Sample
 
 FORMAT_WEIGHT = 0.1
-
-_FORMAT = re.compile(r"\s*(?:<think>)?.*</think>.*\\boxed\{.*\}.*", re.DOTALL)
 check_label = math.check_label
 warm_up = math.warm_up
 
@@ -21,5 +20,6 @@ def geo3k_reward(args: Any, sample: Sample) -> float:
     Correct is what `math` says. Formatted means thoughts, closed by `</think>`, and a `\boxed{...}` after them; their
     opening tag may have been part of the prompt.
     """
-    formatted = _FORMAT.fullmatch(sample.response) is not None
+    _, thought, answer = sample.response.rpartition(THOUGHTS_END)
+    formatted = bool(thought) and last_boxed(answer) is not None
     return (1 - FORMAT_WEIGHT) * math.math_reward(args, sample) + FORMAT_WEIGHT * formatted

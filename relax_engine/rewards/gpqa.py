@@ -10,8 +10,8 @@ import re
 import string
 from typing import Any
 
+from relax_engine.rewards.answers.letters import choice_letter
 from relax_engine.rewards.boxed import last_boxed
-from relax_engine.rewards.choices import choice_letter
 from relax_engine.rewards.extract import after_thoughts, empty_label
 from relax_engine.types import Sample
 

@@ -1,7 +1,7 @@
 r"""`--rm-type math`: is the boxed answer the label?
 
 What lives here: the order of comparisons, cheap ones first. What does not: each of them (`latex`, `plain_number`,
-`words`, `choices`, `symbolic`) and finding the box (`boxed`).
+`words`, `letters`, `symbolic`) and finding the box (`boxed`).
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from relax_engine.rewards import symbolic
+from relax_engine.rewards.answers import symbolic
+from relax_engine.rewards.answers.latex import canonical, plain_latex
+from relax_engine.rewards.answers.letters import choice_letter
+from relax_engine.rewards.answers.plain_number import plain_values
+from relax_engine.rewards.answers.words import as_words
 from relax_engine.rewards.boxed import last_boxed
-from relax_engine.rewards.choices import choice_letter
-from relax_engine.rewards.latex import canonical, plain_latex
-from relax_engine.rewards.plain_number import plain_values
-from relax_engine.rewards.words import as_words
 from relax_engine.types import Sample
 
 ROUNDING = 6
+MAX_CHARACTERS = 10_000
 warm_up = symbolic.warm_up
 
 
@@ -47,6 +48,8 @@ def same_answer(label: str, answer: str) -> bool:
     In this order: the same text in canonical spelling; choice letters; words; plainly written numbers, which agree to
     six digits after the point; computer algebra, unless it could explode. Nothing equals an empty text.
     """
+    if len(answer) > MAX_CHARACTERS:
+        return bool(label) and label == answer
     label, answer = bare_answer(label), bare_answer(answer)
     spelled, written = canonical(label), canonical(answer)
     if not spelled or not written:

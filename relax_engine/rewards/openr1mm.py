@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from relax_engine.rewards import symbolic
+from relax_engine.rewards.answers import symbolic
 from relax_engine.rewards.extract import THOUGHTS_END, empty_label
 from relax_engine.types import Sample
 

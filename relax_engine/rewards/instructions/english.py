@@ -11,6 +11,7 @@ import string
 
 PUNCTUATION = string.punctuation
 EDGES = string.punctuation + " "
+LONGEST_WORD = 100
 
 
 def words_of(text: str) -> frozenset[str]:
@@ -50,7 +51,8 @@ def sentences(text: str) -> list[str]:
     found, start = [], 0
     text = text.strip()
     for match in _END.finditer(text):
-        if _ends_sentence(text[start : match.start()], text[match.end() :]):
+        end = match.start()
+        if _ends_sentence(text[max(start, end - LONGEST_WORD) : end], text[match.end()]):
             found.append(text[start : match.end("closing")])
             start = match.end()
     if start < len(text):
@@ -90,7 +92,8 @@ def syllables(word: str) -> int:
     return max(count, 1)
 
 
-def _ends_sentence(before: str, after: str) -> bool:
+def _ends_sentence(before: str, following: str) -> bool:
+    """Whether a mark at the end of `before` ends the sentence, if the next word begins with `following`."""
     if not before.endswith("."):
         return True
     word = _LAST_WORD.search(before)
@@ -100,5 +103,5 @@ def _ends_sentence(before: str, after: str) -> bool:
     if name in _ABBREVIATIONS or (len(name) == 1 and name.isalpha() and name != "i"):
         return False
     if name.isdecimal() or before.endswith(".."):
-        return not after[:1].islower()
+        return not following.islower()
     return True

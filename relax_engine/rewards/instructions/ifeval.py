@@ -97,8 +97,8 @@ def postscript(response: str, postscript_marker: str) -> bool:
 @check("detectable_format:number_bullet_lists")
 def bullet_points(response: str, num_bullets: int) -> bool:
     """Exactly so many lines that begin with `* ` or `-`."""
-    starred = re.findall(r"^\s*\*[^\*].*$", response, re.MULTILINE)
-    return len(starred) + len(re.findall(r"^\s*-.*$", response, re.MULTILINE)) == num_bullets
+    starred = re.findall(r"^[^\S\n]*\*[^\*].*$", response, re.MULTILINE)
+    return len(starred) + len(re.findall(r"^[^\S\n]*-.*$", response, re.MULTILINE)) == num_bullets
 
 
 @check("detectable_format:constrained_response")

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from relax_engine.rewards.deadline import within
+from relax_engine.rewards.answers.deadline import within
 
 
 def forever() -> None:

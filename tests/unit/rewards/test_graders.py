@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from relax_engine.rewards.answers.latex import canonical
+from relax_engine.rewards.answers.symbolic import equal, parse
 from relax_engine.rewards.boxed import last_boxed
 from relax_engine.rewards.dapo import dapo_reward, dapo_strict_box_reward, normalize_answer
 from relax_engine.rewards.deepscaler import deepscaler_reward
@@ -20,12 +22,10 @@ from relax_engine.rewards.extract import last_answer
 from relax_engine.rewards.f1 import f1_score, normalize_text
 from relax_engine.rewards.gpqa import chosen_letter, gpqa_reward
 from relax_engine.rewards.gsm8k import gsm8k_reward
-from relax_engine.rewards.latex import canonical
 from relax_engine.rewards.math import math_reward
 from relax_engine.rewards.openr1mm import openr1mm_accuracy_format_reward, openr1mm_reward, well_formed
 from relax_engine.rewards.openr1mm_benchmark import openr1mm_benchmark_reward
 from relax_engine.rewards.search_em import search_em_reward
-from relax_engine.rewards.symbolic import equal, parse
 from relax_engine.types import Sample
 
 CASES = [json.loads(line) for line in Path(__file__).with_name("graders.jsonl").read_text().splitlines()]

@@ -1,7 +1,7 @@
 r"""Answers that are words: `\text{Monday}`, `yes`, `East`.
 
 What lives here: telling words from products of variables, which computer algebra would compare without order, and their
-comparison. What does not: single letters of choices (`choices`).
+comparison. What does not: single letters of choices (`letters`).
 """
 
 from __future__ import annotations

@@ -14,13 +14,20 @@ from typing import Any
 import math_verify
 from math_verify import ExprExtractionConfig, LatexExtractionConfig
 
-from relax_engine.rewards.deadline import within
+from relax_engine.rewards.answers.deadline import within
 
 COMPARISON_SECONDS = 5.0
 MAX_CHARACTERS = 1000
 MAX_EXPONENT = 5000
 MAX_FACTORIAL = 2000
 ANSWER_KINDS = (LatexExtractionConfig(), ExprExtractionConfig())
+
+WARM_UP = (
+    ("\\frac{x^2+1}{2}", "0.5(x^2+1)"),
+    ("(1,\\frac{2}{3}]", "(1, 0.6667]"),
+    ("y=2x+\\sqrt[3]{5}", "2x+\\sqrt{5}"),
+    ("-2 \\le x < 7", "[-2,7)"),
+)
 
 _DIGITS = re.compile(r"\d{300,}")
 _FACTORIAL = re.compile(r"(\d+)\s*!")
@@ -30,8 +37,9 @@ logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 
 
 def warm_up() -> None:
-    """Fill the parser's caches, which takes longer than comparing many answers."""
-    equal(parse("$\\frac{x^2+1}{2}$"), parse("\\boxed{0.5(x^2+1)}"))
+    """Fill the parser's caches, which takes longer than comparing many answers: a form of each kind."""
+    for label, answer in WARM_UP:
+        equal(parse(f"${label}$"), parse(f"\\boxed{{{answer}}}"))
 
 
 def parse(text: str) -> list[Any]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+MOST_CHARACTERS = 100
+
 _WRAPPED = re.compile(r"\\(?:text|textbf|mathrm|mathbf|textrm|mathsf)\s*\{([^{}]*)\}")
 _BARE = re.compile(
     r"[\s$*]*(?:(?:option|choice|answer)\s*)?[\s$*:]*[(\[]?\s*([A-Za-z])\s*[)\]]?[\s.$*:]*", re.IGNORECASE
@@ -22,7 +24,7 @@ def choice_letter(text: str, *, with_text: bool = True) -> str | None:
 
     None for anything else, as for two letters. Without `with_text` nothing may follow the letter.
     """
-    text = _WRAPPED.sub(r"\1", text)
+    text = _WRAPPED.sub(r"\1", text)[:MOST_CHARACTERS]
     bare = _BARE.fullmatch(text)
     if bare:
         return bare[1].upper()

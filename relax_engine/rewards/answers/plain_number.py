@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-MAX_DIGITS = 400
+MAX_CHARACTERS = 400
 
 _INTEGER = r"[0-9]+|[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?:\{,\}[0-9]{3})+|[0-9]{1,3}(?:\\[,!; ][0-9]{3})+"
 _DECIMAL = re.compile(rf"([+-]?)\s*((?:{_INTEGER})?)(\.[0-9]*)?")
@@ -24,7 +24,7 @@ _SCIENTIFIC = re.compile(
 def plain_number(text: str) -> Fraction | None:
     """The exact value of `text`, or None if it is no plainly written number of at most 400 characters."""
     text = text.strip()
-    if not text or len(text) > MAX_DIGITS:
+    if not text or len(text) > MAX_CHARACTERS:
         return None
     decimal = _DECIMAL.fullmatch(text)
     if decimal:
@@ -51,6 +51,8 @@ def plain_number(text: str) -> Fraction | None:
 
 def plain_values(text: str) -> set[Fraction]:
     """The values that `text` may stand for: one number; for a percentage also its hundredth; else none."""
+    if len(text) > MAX_CHARACTERS:
+        return set()
     percent = _PERCENT.fullmatch(text.strip())
     value = plain_number(percent[1] if percent else text)
     if value is None:
