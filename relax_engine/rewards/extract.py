@@ -6,13 +6,11 @@ What lives here: extraction that several rewards share. What does not: `\boxed{.
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from relax_engine.types import Sample, SampleStatus
 
 THOUGHTS_END = "</think>"
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 def after_thoughts(response: str) -> str:
@@ -28,9 +26,10 @@ def thoughts_unfinished(sample: Sample) -> bool:
 
 
 def last_answer(response: str) -> str | None:
-    """The content of the last `<answer>...</answer>`, stripped; None without one."""
-    found = _ANSWER.findall(response)
-    return found[-1].strip() if found else None
+    """The content of the last `<answer>...</answer>`, stripped; None without one. Of nested ones the inner."""
+    before, closed, _ = response.rpartition("</answer>")
+    _, opened, content = before.rpartition("<answer>")
+    return content.strip() if closed and opened else None
 
 
 def right_answers(sample: Sample) -> list[str]:

@@ -9,11 +9,11 @@ from relax_engine.rewards.boxed import last_boxed
 from relax_engine.types import Sample
 
 FORMS = {
-    "think": re.compile(r"\s*(?:<think>)?(?P<part>.+?)</think>(?P<rest>.+)", re.DOTALL),
+    "think": re.compile(r"(?:<think>)?(?P<part>.+?)</think>(?P<rest>.+)", re.DOTALL),
     "think_answer": re.compile(
-        r"\s*(?:<think>)?(?P<part>.+?)</think>\s*<answer>(?P<rest>.+?)</answer>\s*(?:<\|im_end\|>)?", re.DOTALL
+        r"(?:<think>)?(?P<part>.+?)</think>\s*<answer>(?P<rest>.+?)</answer>\s*(?:<\|im_end\|>)?", re.DOTALL
     ),
-    "answer": re.compile(r".*<answer>(?P<part>.+?)</answer>\s*(?P<rest>)", re.DOTALL),
+    "answer": re.compile(r".*<answer>(?P<part>.+?)</answer>(?P<rest>)", re.DOTALL),
 }
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
@@ -42,6 +42,6 @@ def format_reward(
         raise ValueError(f"format form {form!r}: write one of {', '.join((*FORMS, 'boxed'))}")
     if any(sample.response.count(tag) > 1 for tag in TAGS):
         return miss
-    match = FORMS[form].fullmatch(sample.response)
+    match = FORMS[form].fullmatch(sample.response.strip())
     filled = match is not None and match["part"].strip() and (form == "answer" or match["rest"].strip())
     return 1.0 if filled else miss

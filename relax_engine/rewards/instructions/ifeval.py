@@ -83,7 +83,13 @@ def nth_paragraph_first_word(response: str, num_paragraphs: int, nth_paragraph: 
 @check("detectable_content:number_placeholders")
 def placeholders(response: str, num_placeholders: int) -> bool:
     """At least so many placeholders in square brackets."""
-    return len(re.findall(r"\[.*?\]", response)) >= num_placeholders
+    count = 0
+    for line in response.split("\n"):
+        start = line.find("[")
+        while start >= 0 and (end := line.find("]", start)) >= 0:
+            count += 1
+            start = line.find("[", end)
+    return count >= num_placeholders
 
 
 @check("detectable_content:postscript")
@@ -135,7 +141,7 @@ def json_format(response: str) -> bool:
 @check("detectable_format:title")
 def title(response: str) -> bool:
     """A title in double angular brackets."""
-    return any(found.strip("<> ") for found in re.findall(r"<<[^\n]+>>", response))
+    return any(line[line.find("<<") : line.rfind(">>")].strip("<> ") for line in response.split("\n") if "<<" in line)
 
 
 @check("combination:two_responses")

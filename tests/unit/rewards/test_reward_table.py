@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -204,3 +205,18 @@ def test_repetition() -> None:
     assert repetition_reward(None, sample("A b a B"), ngram=2, penalty=-3.0) == pytest.approx(-1.0)
     assert repetition_reward(None, sample("short"), ngram=2) == 0.0
     assert repetition_reward(None, sample("重复的话" * 50), ngram=4) < -0.9
+
+
+HOSTILE = ["</think>", "<answer>", "<think>", "\n", "```\n", "\\boxed{", "#### 1", "A ", ". ", "*"]
+
+
+@pytest.mark.parametrize("name", sorted(name for name, entry in BUILTIN.items() if not entry.run_async))
+def test_no_response_takes_long(name: str) -> None:
+    function = load_function(BUILTIN[name].reference)
+    label = {"openr1mm_benchmark": '{"answer": "7"}', "code": ""}.get(name, "7")
+    metadata = {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
+    for pattern in HOSTILE:
+        response = pattern * (30_000 // len(pattern))
+        started = time.process_time()
+        call_reward(function, ARGS, Sample(response=response, label=label, metadata=metadata))
+        assert time.process_time() - started < 1.0, pattern
