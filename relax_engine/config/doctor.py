@@ -34,6 +34,7 @@ _SUBJECTS = (
     "health",
     "access",
     "elastic",
+    "autoscaler",
     "accepted",
 )
 _ORDER = {"error": 0, "warning": 1, "note": 2}

@@ -11,7 +11,7 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from relax_engine.components.mode import forward_columns, rows_per_example
 from relax_engine.components.role import Phase, RoleContext
 from relax_engine.config import RunConfig
 from relax_engine.config.roles import devices_of, generates_ahead, required_roles, sharing_roles
+from relax_engine.core.autoscaling import autoscaler_targets
 from relax_engine.core.cluster import Cluster
 from relax_engine.core.deploy import delete, deploy
 from relax_engine.core.failure import RoleError, role_failure
@@ -51,8 +52,16 @@ class Controller:
     """
 
     def __init__(
-        self, config: RunConfig, cluster: Cluster, run_dir: Path, point: ResumePoint, num_steps: int, run_id: str
+        self,
+        config: RunConfig,
+        cluster: Cluster,
+        run_dir: Path,
+        point: ResumePoint,
+        num_steps: int,
+        run_id: str,
+        on_event: Callable[[Mapping[str, Any]], None],
     ) -> None:
+        """`on_event` is told what roles report, and returns at once."""
         self.config = config
         self.tolerant: bool = config.flat.use_fault_tolerance
         self.cluster = cluster
@@ -60,6 +69,8 @@ class Controller:
         self.point = point
         self.num_steps = num_steps
         self.run_id = run_id
+        self._on_event = on_event
+        self._deployed: list[str] = []
         self.services: dict[str, Service] = {}
         self._engine_urls: list[str] = []
         self._shown = point.iteration  # the progress bar's next step; steps that are done again do not move it
@@ -110,6 +121,8 @@ class Controller:
         targets = [service.target() for service in self.services.values()]
         with held_port(flat.api_host, flat.api_port) as port:
             await asyncio.to_thread(_start_serve, http_options(flat, port))
+            targets += autoscaler_targets(flat)
+            self._deployed = [str(target.name) for target in targets]
             await deploy(targets, flat.role_deadline)
         await self._all_or_first_failure(
             {name: asyncio.create_task(service.call("setup")) for name, service in self.services.items()}
@@ -247,6 +260,7 @@ class Controller:
         gone: list[str] = []
         for event in await self._watch.events(names):
             self._log(event)
+            self._on_event(event)
             match event["kind"]:
                 case "step":
                     self._keeper.step_finished()
@@ -309,7 +323,7 @@ class Controller:
             if isinstance(outcome, BaseException):
                 logger.debug("closing role %s: %s", name, outcome)
         try:
-            await delete(self.services, _CLOSE_S)
+            await delete(self._deployed, _CLOSE_S)
         except RoleError as error:
             logger.warning("%s", error)
         if self._placement is not None:

@@ -6,9 +6,10 @@ import asyncio
 import functools
 import logging
 import uuid
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from relax_engine.access.policy import install, new_policy
 from relax_engine.access.token_file import token_file
@@ -24,6 +25,7 @@ from relax_engine.core.recovery import until_done
 from relax_engine.core.result import RunResult, collect_result
 from relax_engine.core.resume import ResumePoint, find_resume_point, newest_of_run
 from relax_engine.observe.metrics import MetricsLog, read_metrics
+from relax_engine.observe.notify import notified
 from relax_engine.rollout.data_source import DataSettings
 from relax_engine.rollout.prompt_check import check_prompts
 from relax_engine.rollout.prompts import count_prompts
@@ -64,15 +66,25 @@ def train(config: RunConfig) -> RunResult:
     _check_prompts(config)
     if point.iteration:
         logger.info("resuming at step %d of %d from %s", point.iteration, num_steps, point.directory)
-    phases, seconds = _run_to_the_end(config, run_dir, point, num_steps)
-    latest = CheckpointManager(config.flat.save).latest() if config.flat.save else None
-    return collect_result(
-        run_dir,
-        str(latest.path) if latest else None,
-        phases,
-        start_step=point.iteration,
-        wall_seconds=seconds,
-    )
+    with notified(config.flat.notify_urls, config.flat.experiment_name, _facts(config, point, num_steps)) as notifier:
+        phases, seconds = _run_to_the_end(config, run_dir, point, num_steps, notifier.event)
+        latest = CheckpointManager(config.flat.save).latest() if config.flat.save else None
+        result = collect_result(
+            run_dir,
+            str(latest.path) if latest else None,
+            phases,
+            start_step=point.iteration,
+            wall_seconds=seconds,
+        )
+        notifier.finished(result.metrics, {"steps": result.steps, "seconds": f"{seconds:.1f}"})
+        return result
+
+
+def _facts(config: RunConfig, point: ResumePoint, num_steps: int) -> dict[str, Any]:
+    """What a notification of the start says."""
+    flat = config.flat
+    facts = {"project": flat.tb_project_name, "mode": config.mode, "algorithm": flat.advantage_estimator}
+    return {name: value for name, value in facts.items() if value} | {"steps": f"{point.iteration}..{num_steps}"}
 
 
 def lacks_evaluation(config: RunConfig, run_dir: Path, num_steps: int) -> bool:
@@ -98,7 +110,9 @@ def _check_prompts(config: RunConfig) -> None:
             check_prompts(DataSettings.from_config(flat, prompt_data=paths), tokenizer)
 
 
-def _run_to_the_end(config: RunConfig, run_dir: Path, point: ResumePoint, num_steps: int) -> tuple[list[Phase], float]:
+def _run_to_the_end(
+    config: RunConfig, run_dir: Path, point: ResumePoint, num_steps: int, on_event: Callable[[Mapping[str, Any]], None]
+) -> tuple[list[Phase], float]:
     """One controller after the other, each on a cluster that it finds or starts, until one comes to the end."""
     run_id = uuid.uuid4().hex
     policy = new_policy(config.flat)
@@ -106,7 +120,7 @@ def _run_to_the_end(config: RunConfig, run_dir: Path, point: ResumePoint, num_st
 
     def run_from(point: ResumePoint) -> tuple[list[Phase], float]:
         with ray_cluster(config.flat.ray_address) as cluster:
-            controller = Controller(config, cluster, run_dir, point, num_steps, run_id)
+            controller = Controller(config, cluster, run_dir, point, num_steps, run_id, on_event)
             # A thread of its own, so that a caller with a running event loop (a notebook) can call this.
             with ThreadPoolExecutor(1, thread_name_prefix="controller") as executor:
                 return executor.submit(asyncio.run, controller.run()).result()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from relax_engine.access.policy import revealed_engine_key
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.types import EngineCallError, EngineUnreachableError
 from relax_engine.config.flat import FlatView
@@ -87,7 +88,8 @@ class CustomGenerate:
 
     def _args(self, url: str) -> FlatView:
         address = urlsplit(url)
-        return FlatView(vars(self.args) | {"sglang_router_ip": address.hostname, "sglang_router_port": address.port})
+        chosen = {"sglang_router_ip": address.hostname, "sglang_router_port": address.port}
+        return FlatView(vars(self.args) | chosen | {"sglang_api_key": revealed_engine_key()})
 
 
 def complete_generated(sample: Sample, version: int) -> None:

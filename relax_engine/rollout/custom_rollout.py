@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from relax_engine.access.policy import revealed_engine_key
 from relax_engine.config.flat import FlatView
 from relax_engine.rollout.buffer import GroupBuffer, resume_state
 from relax_engine.rollout.custom_generate import check_generated, complete_generated
@@ -80,7 +81,7 @@ class RolloutFunction:
         urls = [engine.url for engine in self.pool.usable()]
         address = urlsplit(urls[0])
         values = {"engine_urls": urls, "sglang_router_ip": address.hostname, "sglang_router_port": address.port}
-        args = FlatView(vars(self.args) | values)
+        args = FlatView(vars(self.args) | values | {"sglang_api_key": revealed_engine_key()})
 
         def run() -> Any:
             result = self._function(args, rollout_id, buffer, self.client, evaluation=evaluation)

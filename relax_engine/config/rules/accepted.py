@@ -19,7 +19,6 @@ HARMLESS: dict[str, str] = {
     "expert_tensor_parallel_size": "the model has no experts",
     "router_args": "rollouts address each engine directly",
     "use_streaming_dataset": "rows are always read as they are needed",
-    "tb_project_name": "there is no tracker to name the project in",
 }
 """Flags whose result is the same without them: one note."""
 

@@ -1,11 +1,13 @@
-"""Rules about who can call the run's APIs."""
+"""Rules about who can call the run's APIs, and whom the run tells about itself."""
 
 from __future__ import annotations
 
 import ipaddress
+import os
 
 from relax_engine.config.rules.base import Findings, Reporter, rule
 from relax_engine.config.run_config import RunConfig
+from relax_engine.errors import ConfigError
 
 
 @rule
@@ -45,6 +47,34 @@ def command_lines_are_public(config: RunConfig, report: Reporter) -> Findings:
         yield report.warning(
             "sglang_args", "the engines' key is in a command line or a file", "set $RELAX_ENGINE_API_KEY instead"
         )
+
+
+@rule
+def own_requests_need_no_key(config: RunConfig, report: Reporter) -> Findings:
+    """Engines are open where a user's function addresses them."""
+    from relax_engine.access.policy import ENGINE_KEY_VARIABLE, own_requests
+
+    named = own_requests(config.flat)
+    if named and config.access.api_auth and not os.environ.get(ENGINE_KEY_VARIABLE):
+        yield report.note(
+            " ".join(named),
+            "engines ask for no key, because your function may send requests to them",
+            f"set ${ENGINE_KEY_VARIABLE} and send args.sglang_api_key as the bearer token",
+        )
+
+
+@rule
+def notifications_have_services(config: RunConfig, report: Reporter) -> Findings:
+    """Apprise knows every URL of --notify-urls."""
+    if not config.logging.notify_urls:
+        return
+    from relax_engine.observe.notify import parse_target
+
+    for url in config.logging.notify_urls:
+        try:
+            parse_target(url)
+        except ConfigError as error:
+            yield report.error("notify_urls", str(error), "correct the URL or leave it out")
 
 
 def _is_loopback(host: str) -> bool:

@@ -25,3 +25,7 @@ class Elastic(Section):
 
     scale_in_shutdown_timeout: float = flag(30.0, gt=0, le=86400, unit="seconds")
     """Longest wait for the end of the process of an engine that has left, before it is killed."""
+
+    autoscaler_config: str | None = None
+    """YAML file of the thresholds at which engines are added and removed while the run goes on (docs/autoscaler.md).
+    Default: nobody does so but callers of the scaling API."""

@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
-from relax_engine.config.sections.base import Section
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from relax_engine.config.sections.base import Section, group
+
+_BETWEEN_URLS = re.compile(r",\s*(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
+
+
+def _read_urls(value: Any) -> Any:
+    """The URLs of comma-separated texts; a comma inside a URL (`?to=a,b`) separates nothing."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        return value
+    return [url.strip() for text in texts for url in _BETWEEN_URLS.split(text) if url.strip()]
+
+
+NotifyUrls = Annotated[list[str], BeforeValidator(_read_urls)]
 
 
 class Logging(Section):
@@ -31,3 +49,7 @@ class Logging(Section):
 
     use_metrics_service: bool = False
     """Serve the run's metrics over HTTP while it runs."""
+
+    notify_urls: NotifyUrls = group(list)
+    """Apprise URLs, separated by commas, that are told of start, reports, end, alerts and errors of the run. With
+    `freq=N` among a URL's parameters it gets every Nth report. They are credentials: nothing shows them."""

@@ -68,6 +68,7 @@ def result(ray_cluster: None, tiny: Any, run_dir: Path, seen: dict[str, list[Any
         use_kl_loss=True,
         kl_loss_coef=0.01,
         max_tokens_per_gpu=256,
+        notify_urls="json://user:hunter2@127.0.0.1:9/nobody-listens",
     )
     done = threading.Event()
     watcher = threading.Thread(
@@ -137,6 +138,7 @@ def test_what_a_run_leaves(result: RunResult, run_dir: Path) -> None:
         ("actor", "train"), ("actor", "weight_sync"), ("actor", "save"),
     }  # fmt: skip
     assert not (run_dir / "errors.log").exists()
+    assert "hunter2" not in (run_dir / "config.yaml").read_text()
 
 
 def test_roles_take_turns(result: RunResult, run_dir: Path) -> None:

@@ -137,6 +137,10 @@ def test_where_the_key_of_engines_comes_from_and_that_nobody_is_served_without_a
         installed()
     monkeypatch.setenv("RELAX_ENGINE_API_KEY", "from-environment")
     assert new_policy(RunConfig().flat).engine_key == SecretStr("from-environment")
+    own = RunConfig.from_flat(custom_generate_function_path="mine.py:generate")
+    assert new_policy(own.flat).engine_key == SecretStr("from-environment")
+    monkeypatch.delenv("RELAX_ENGINE_API_KEY")
+    assert new_policy(own.flat).engine_key is None  # the function may send requests of its own
     given = RunConfig.from_flat(sglang_api_key="from-flag", api_auth=False)
     policy = new_policy(given.flat)
     assert (policy.api_token, policy.engine_key) == (None, SecretStr("from-flag"))
