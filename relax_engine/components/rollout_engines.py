@@ -1,7 +1,7 @@
 """The engines of the rollout role: their processes, who gets requests, and scaling, wired together.
 
 What lives here: what the death, the arrival or the end of an engine means for the others. What does not: processes
-(`engine_host.py`), requests (`rollout.pool`), and scale requests (`relax_engine.elastic`).
+(`engine_group.py`), requests (`rollout.pool`), and scale requests (`relax_engine.elastic`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from relax_engine.components.engine_host import EngineEnd, EngineEvents, EngineGroup, unhealthy
+from relax_engine.components.engine_group import EngineEvents, EngineGroup, unhealthy
+from relax_engine.components.engine_host import EngineEnd
 from relax_engine.config import RunConfig
 from relax_engine.core.placement import Slot
 from relax_engine.elastic.api import Elasticity

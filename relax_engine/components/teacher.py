@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ray import serve
 
-from relax_engine.components.engine_host import EngineGroup
+from relax_engine.components.engine_group import EngineGroup
 from relax_engine.components.mode import forward_budget, rows_per_part
 from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.components.teacher_scorers import EngineTeachers, model_columns

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from relax_engine.elastic.failures import FencedError, ScaleConflictError, ScaleRefusedError
+from relax_engine.elastic.failures import FencedError, ScaleRefusedError
 from relax_engine.elastic.fleet import Emit, EngineFleet
 from relax_engine.elastic.growing import Growth
 from relax_engine.elastic.ledger import Ledger
@@ -219,17 +219,6 @@ class Scaler:
             failed=dict(request.failed_engines),
             message=request.message,
         )
-
-    async def settled(self, request_id: str, timeout_s: float) -> None:
-        """Return when nothing is under way any more.
-
-        Raises:
-            ScaleConflictError: something still is after `timeout_s`.
-        """
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=timeout_s)
-        if self._tasks:
-            raise ScaleConflictError(f"a request is still under way after {timeout_s:g} s", request_id)
 
     async def close(self) -> None:
         """Stop what is under way; the engines end with the run."""

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import ray
 
-from relax_engine.components.engine_host import EngineEnd, EngineEvents, EngineGroup
+from relax_engine.components.engine_group import EngineEvents, EngineGroup
+from relax_engine.components.engine_host import EngineEnd
 from relax_engine.core.cluster import ClusterError
 from relax_engine.core.cluster import ray_cluster as connected
 from relax_engine.core.placement import Slot, place, place_more

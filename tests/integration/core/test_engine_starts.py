@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from relax_engine.backends.engines.client import EngineClient
-from relax_engine.components.engine_host import EngineGroup
+from relax_engine.components.engine_group import EngineGroup
 from relax_engine.core.cluster import ray_cluster as connected
 from relax_engine.core.placement import place
 
