@@ -124,12 +124,13 @@ class EnginePool:
 
     async def _one(self) -> PooledEngine:
         """The least busy engine, once there is one."""
-        async with self._released:
-            try:
-                await asyncio.wait_for(self._released.wait_for(self.usable), self._replace_s)
-            except TimeoutError:
-                raise self._lost() from None
-        return self.usable()[0]
+        try:
+            async with asyncio.timeout(self._replace_s), self._released:
+                while not (usable := self.usable()):
+                    await self._released.wait()
+                return usable[0]
+        except TimeoutError:
+            raise self._lost() from None
 
     def _lost(self) -> EnginesLostError:
         reasons = {url: engine.quarantined for url, engine in self.engines.items()}
