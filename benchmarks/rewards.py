@@ -1,4 +1,4 @@
-"""Benchmark of the rewards: verdicts per second through the executor, and what hanging verifiers cost.
+"""Benchmark of the rewards: verdicts per second and per CPU-second, and what hanging verifiers cost.
 
     python benchmarks/rewards.py
 
@@ -23,6 +23,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from relax_engine.rewards import RewardExecutor, RewardSettings
 from relax_engine.rewards.boxed import last_boxed
@@ -78,30 +80,43 @@ def needs_algebra(response: str, label: str) -> bool:
 
 def rate(halves: Sequence[list[Sample]], settings: RewardSettings, passes: int) -> dict[str, float]:
     """Samples per second over passes: new workers score one half unmeasured, then the other, in turns."""
-    count, seconds = 0, 0.0
+    count, seconds, cpu_s = 0, 0.0, 0.0
     for number in range(passes):
         before, measured = halves if number % 2 else reversed(halves)
         with RewardExecutor(settings, None) as executor:
             asyncio.run(executor.score(before))
-            started = time.perf_counter()
+            cpu, started = tree_cpu_s(), time.perf_counter()
             asyncio.run(executor.score(measured))
             seconds += time.perf_counter() - started
+            cpu_s += tree_cpu_s() - cpu
             count += len(measured)
-    return {"samples": count, "seconds": seconds, "per_second": count / seconds}
+    return _rates(count, seconds, cpu_s)
+
+
+def tree_cpu_s() -> float:
+    """CPU seconds so far of this process and all below it, ended ones included once they were waited for."""
+    me = psutil.Process()
+    times = [process.cpu_times() for process in me.children(recursive=True)]
+    below = sum(t.user + t.system + t.children_user + t.children_system for t in times)
+    return below + sum(me.cpu_times()[:2])
+
+
+def _rates(count: int, seconds: float, cpu_s: float) -> dict[str, float]:
+    rates = {"per_second": count / seconds, "per_cpu_second": count / cpu_s}
+    return {"samples": count, "seconds": seconds, "cpu_s": cpu_s, **rates}
 
 
 def direct(chosen: list[tuple[str, str]]) -> dict[str, float]:
     """math-verify itself on the same pairs, of which the first half is not measured."""
     import math_verify
 
-    half, started = len(chosen) // 2, 0.0
+    half, started, cpu = len(chosen) // 2, 0.0, 0.0
     for number, (response, label) in enumerate(chosen):
         if number == half:
-            started = time.perf_counter()
+            cpu, started = tree_cpu_s(), time.perf_counter()
         gold = math_verify.parse(f"${label}$" if "$" not in label else label)
         math_verify.verify(gold, math_verify.parse(f"\\boxed{{{last_boxed(response) or ''}}}"))
-    seconds = time.perf_counter() - started
-    return {"samples": len(chosen) - half, "seconds": seconds, "per_second": (len(chosen) - half) / seconds}
+    return _rates(len(chosen) - half, time.perf_counter() - started, tree_cpu_s() - cpu)
 
 
 def main() -> None:
@@ -144,11 +159,17 @@ def main() -> None:
         "math_one_in_fifty_hangs": lambda: rate(hanging(), fragile, passes),
         "code_three_tests": lambda: rate([[Sample(response=PROGRAM, label=TESTS)] * 20] * 2, code, 2),
     }
-    host = {"cores": os.cpu_count(), "machine": platform.machine(), "python": platform.python_version()}
+    host = {
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "load": os.getloadavg()[0],
+    }
     result: dict[str, Any] = {"host": host, "workers": options.workers, "answers": len(known), "symbolic": len(algebra)}
     for name, run in parts.items():
         result[name] = {key: round(value, 3) for key, value in run().items()}
-        print(f"{name:28} {result[name]['per_second']:8.1f} /s", flush=True)
+        rates = result[name]["per_second"], result[name]["per_cpu_second"]
+        print(f"{name:28} {rates[0]:8.1f} /s {rates[1]:8.1f} /CPU-s", flush=True)
     options.output.write_text(json.dumps(result, indent=2) + "\n")
 
 

@@ -13,7 +13,7 @@ from relax_engine.rewards.answers import symbolic
 from relax_engine.rewards.answers.latex import canonical, plain_latex
 from relax_engine.rewards.answers.letters import choice_letter
 from relax_engine.rewards.answers.plain_number import plain_values
-from relax_engine.rewards.answers.words import as_words
+from relax_engine.rewards.answers.words import as_words, unwrapped
 from relax_engine.rewards.boxed import last_boxed
 from relax_engine.types import Sample
 
@@ -54,7 +54,7 @@ def same_answer(label: str, answer: str) -> bool:
     spelled, written = canonical(label), canonical(answer)
     if not spelled or not written:
         return False
-    if spelled == written:
+    if spelled == written or (unwrapped(label) == unwrapped(answer) != ""):
         return True
     if _is_choice(label):
         return choice_letter(answer) == choice_letter(label)

@@ -13,6 +13,11 @@ _WORDS = re.compile(r"[^\W\d_]+(?:[\s,.'’-]+[^\W\d_]+)*[\s.!]*")
 _SHORT = frozenset({"yes", "no", "odd", "all", "one", "two", "six", "ten", "red", "sun", "mon", "tie"})
 
 
+def unwrapped(text: str) -> str:
+    r"""`text` without text commands and white space: `10:30 \text{ a.m.}` is `10:30a.m.`."""
+    return "".join(_WRAPPED.sub(r"\1", text).replace("\\ ", "").replace("~", "").split())
+
+
 def as_words(text: str) -> str | None:
     """The words of `text` in lower case, or None if it is mathematics.
 

@@ -36,6 +36,7 @@ SAME = [
     *(("x=5", "5"), ("5", "x = 5"), ("\\binom52", "10"), ("\\log_2 8", "3"), ("\\emptyset", "\\varnothing")),
     # words and choices
     *(("\\text{Monday}", "monday"), ("yes", "\\text{Yes}"), ("\\text{Neither}", "neither.")),
+    *(("10:30 \\text{ a.m.}", "10:30 a.m."), ("\\text{II}", "II")),
     *(("C", "\\text{(C)}"), ("C", "(C) 12"), ("C", "\\textbf{(C)}\\ 12"), ("(C)", "c"), ("B", "option B")),
     # boxes and dollars around either
     *(("$5$", "5"), ("\\boxed{4}", "4"), ("\\frac{1}{2}", "$0.5$")),
