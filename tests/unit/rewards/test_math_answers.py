@@ -92,7 +92,7 @@ def test_no_answer_takes_long(bomb: str) -> None:
     for label in ("3", "C", "\\text{Monday}"):
         assert not same_answer(label, bomb)
         assert not same_answer(bomb, label)
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < 5.0
 
 
 @pytest.mark.parametrize(
