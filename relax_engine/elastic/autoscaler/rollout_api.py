@@ -131,4 +131,4 @@ class RolloutApi:
         except TimeoutError as error:
             raise RolloutApiError(f"{url} did not answer within {self.timeout_s:g} s") from error
         except aiohttp.ClientError as error:
-            raise RolloutApiError(f"{url}: {error!r}") from error
+            raise RolloutApiError(f"{url}: {type(error).__name__}: {error}") from error
