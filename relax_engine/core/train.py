@@ -24,8 +24,10 @@ from relax_engine.core.environment import write_environment
 from relax_engine.core.recovery import until_done
 from relax_engine.core.result import RunResult, collect_result
 from relax_engine.core.resume import ResumePoint, find_resume_point, newest_of_run
+from relax_engine.observe.forward import forwarding
 from relax_engine.observe.metrics import MetricsLog, read_metrics
 from relax_engine.observe.notify import notified
+from relax_engine.observe.trackers import open_trackers
 from relax_engine.rollout.data_source import DataSettings
 from relax_engine.rollout.prompt_check import check_prompts
 from relax_engine.rollout.prompts import count_prompts
@@ -66,7 +68,8 @@ def train(config: RunConfig) -> RunResult:
     _check_prompts(config)
     if point.iteration:
         logger.info("resuming at step %d of %d from %s", point.iteration, num_steps, point.directory)
-    with notified(config.flat.notify_urls, config.flat.experiment_name, _facts(config, point, num_steps)) as notifier:
+    notified_run = notified(config.flat.notify_urls, config.flat.experiment_name, _facts(config, point, num_steps))
+    with forwarding(open_trackers(config, run_dir), run_dir), notified_run as notifier:
         phases, seconds = _run_to_the_end(config, run_dir, point, num_steps, notifier.event)
         latest = CheckpointManager(config.flat.save).latest() if config.flat.save else None
         result = collect_result(

@@ -23,8 +23,6 @@ HARMLESS: dict[str, str] = {
 """Flags whose result is the same without them: one note."""
 
 MISSING: dict[str, str] = {
-    "use_tensorboard": "metrics go to metrics.jsonl in --run-dir",
-    "use_wandb": "metrics go to metrics.jsonl in --run-dir",
     "use_clearml": "metrics go to metrics.jsonl in --run-dir",
     "use_metrics_service": "metrics go to metrics.jsonl in --run-dir",
 }

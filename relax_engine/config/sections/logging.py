@@ -33,16 +33,16 @@ class Logging(Section):
     """Directory of `metrics.jsonl` and logs. Default: `--save`, else `build/runs/<experiment name>`."""
 
     use_tensorboard: bool = False
-    """Write TensorBoard events."""
+    """Write TensorBoard events into `tensorboard` in `--run-dir`."""
 
     tb_project_name: str | None = None
-    """Project under which trackers file the run."""
+    """Project under which Weights & Biases files the run. Default: `relax`."""
 
     tb_experiment_name: str | None = None
-    """Name under which trackers file the run. Default: `--experiment-name`."""
+    """Name under which Weights & Biases files the run. Default: `--experiment-name`."""
 
     use_wandb: bool = False
-    """Send metrics to Weights & Biases."""
+    """Log to Weights & Biases: online with $WANDB_API_KEY or $WANDB_MODE=online, else into `wandb` in `--run-dir`."""
 
     use_clearml: bool = False
     """Send metrics to ClearML."""

@@ -385,7 +385,7 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     ("hooks_exist", {"custom_generate_function_path": "json.nothing.generate"}, "error", "no module json.nothing"),
     ("accepted_without_effect", {"attention_backend": "flash"}, "note", "--attention-backend flash: accepted"),
-    ("convenience_is_missing", {"use_wandb": True}, "warning", "metrics go to metrics.jsonl"),
+    ("convenience_is_missing", {"use_clearml": True}, "warning", "metrics go to metrics.jsonl"),
     ("would_change_the_run", {"rollout_engine": "sglang"}, "error", "only the local engine is launched"),
     ("continued_responses_may_be_trained", {**ASYNC, "partial_rollout": True, "max_staleness": 0}, "error", "begun by"),
     (

@@ -1,0 +1,32 @@
+"""Experiment trackers: where a run's metrics go beside `metrics.jsonl`.
+
+Each tracker is a file here, with the package it needs imported when it is opened (`pip install .[trackers]`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from relax_engine.config import RunConfig
+from relax_engine.observe.trackers.tracker import Tracker
+
+
+def open_trackers(config: RunConfig, run_dir: Path) -> list[Tracker]:
+    """The trackers that the flags ask for.
+
+    Raises:
+        ConfigError: the package of one is not installed.
+    """
+    flat = config.flat
+    trackers: list[Tracker] = []
+    if flat.use_tensorboard:
+        from relax_engine.observe.trackers.tensorboard import TensorBoard
+
+        trackers.append(TensorBoard(run_dir / "tensorboard"))
+    if flat.use_wandb:
+        from relax_engine.observe.trackers.wandb import WeightsAndBiases
+
+        trackers.append(
+            WeightsAndBiases(run_dir, flat.tb_project_name or "relax", flat.tb_experiment_name, config.to_dict())
+        )
+    return trackers

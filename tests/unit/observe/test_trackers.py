@@ -1,0 +1,156 @@
+"""Trackers, read back with their own readers: the numbers of the log, whatever happened on the way."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relax_engine.config import RunConfig
+from relax_engine.errors import ConfigError
+from relax_engine.observe.forward import LogFollower, forwarding
+from relax_engine.observe.metrics import MetricsLog, read_metrics
+from relax_engine.observe.trackers import open_trackers
+from relax_engine.observe.trackers.tracker import require
+
+BLOCK, HEADER = 32768, 7  # of the LevelDB log format, in which Weights & Biases keeps an offline run
+
+
+def config(**flags: Any) -> RunConfig:
+    return RunConfig.from_flat(hf_checkpoint="m", prompt_data=["p"], experiment_name="tried", **flags)
+
+
+def a_run(directory: Path) -> list[dict[str, Any]]:
+    """Three steps, of which the last two are done again; what the log holds in the end."""
+    log = MetricsLog(directory / "metrics.jsonl")
+    for step in range(3):
+        log.write(step, {"train/loss": 1.0 / (step + 1), "rollout/raw_reward": 0.25 * step})
+    time.sleep(1.5)  # the follower has seen them
+    log = MetricsLog(directory / "metrics.jsonl", start_step=1)
+    for step in range(1, 4):
+        log.write(step, {"train/loss": 2.0 / (step + 1), "rollout/raw_reward": 0.125 * step})
+    MetricsLog(directory / "eval.jsonl").write(0, {"version": 0, "dataset": "held", "eval/held": 0.5})
+    return read_metrics(directory / "metrics.jsonl")
+
+
+def test_tensorboard_shows_what_the_log_holds(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with forwarding(open_trackers(config(use_tensorboard=True), tmp_path), tmp_path):
+        expected = a_run(tmp_path)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == {"train/loss", "rollout/raw_reward", "eval/held"}
+    for name in ("train/loss", "rollout/raw_reward"):
+        found = [(event.step, event.value) for event in events.Scalars(name)]
+        assert found == [(record["step"], pytest.approx(record[name])) for record in expected]
+    assert [(event.step, event.value) for event in events.Scalars("eval/held")] == [(0, 0.5)]
+
+
+def test_an_offline_run_of_wandb_holds_what_the_log_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    with forwarding(open_trackers(config(use_wandb=True, tb_project_name="letters"), tmp_path), tmp_path):
+        expected = a_run(tmp_path)
+    (file,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
+    rows: dict[int, dict[str, Any]] = {}
+    runs = []
+    for record in wandb_records(file.read_bytes()):
+        if record.WhichOneof("record_type") == "history":
+            row = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
+            rows[row["step"]] = rows.get(row["step"], {}) | row  # the later one is valid
+        if record.WhichOneof("record_type") == "run":
+            runs.append((record.run.project, record.run.display_name))
+    assert runs[0] == ("letters", "tried")
+    assert rows[0]["eval/held"] == 0.5
+    for record in expected:
+        assert {name: rows[record["step"]][name] for name in record} == record
+
+
+def wandb_records(data: bytes) -> list[Any]:
+    from wandb.proto import wandb_internal_pb2
+
+    found, parts, position = [], [], 7
+    while position + HEADER <= len(data):
+        left = BLOCK - position % BLOCK
+        if left < HEADER:
+            position += left
+            continue
+        _, length, kind = struct.unpack("<IHB", data[position : position + HEADER])
+        if length == 0 and kind == 0:
+            position += left
+            continue
+        parts.append(data[position + HEADER : position + HEADER + length])
+        position += HEADER + length
+        if kind in (1, 4):  # whole, or the last part
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(b"".join(parts))
+            found.append(record)
+            parts = []
+    return found
+
+
+class Broken:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self.calls += 1
+        raise OSError("the disk is full")
+
+    def rewind(self, step: int) -> None:
+        raise AssertionError
+
+    def close(self) -> None:
+        raise AssertionError
+
+
+class Slow(Broken):
+    def __init__(self) -> None:
+        self.release = threading.Event()
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self.release.wait(10)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_tracker_that_fails_is_told_of_once_and_one_that_hangs_holds_up_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, slow = Broken(), Slow()
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    with forwarding([broken, slow], tmp_path):
+        began = time.monotonic()
+        for step in range(5):
+            log.write(step, {"train/loss": 1.0})
+        assert time.monotonic() - began < 1
+        time.sleep(1.5)
+        slow.release.set()
+    assert broken.calls == 1
+    assert caplog.text.count("Broken takes no more metrics: the disk is full") == 1
+
+
+def test_the_follower_tells_where_a_run_went_back_to(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    follower = LogFollower(path)
+    assert follower.new() == (None, [])
+    log = MetricsLog(path)
+    log.write(0, {"a": 1.0})
+    log.write(1, {"a": 2.0})
+    assert follower.new() == (None, [{"step": 0, "a": 1.0}, {"step": 1, "a": 2.0}])
+    assert follower.new() == (None, [])
+    MetricsLog(path, start_step=1).write(1, {"a": 3.0})
+    assert follower.new() == (1, [{"step": 1, "a": 3.0}])
+
+
+def test_a_package_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"--use-wandb needs the package 'no_such_package': pip install"):
+        require("no_such_package", "use-wandb")
