@@ -60,20 +60,13 @@ class ForwardRole(Role):
 
     async def run(self) -> dict[str, Any]:
         """Process all partitions."""
-        rows = rows_per_part(self.config)
         if self.context.restarts and self.role == "actor_fwd":
             # Rows are waiting, and only the actor has the weights to compute them with.
             await asyncio.wait_for(self._updated.wait(), self.args.wait_timeout)
-        for rollout_id in range(self.context.start_step, self.context.num_steps):
-            if self.stopping:
-                break
-            self.step = rollout_id
-            sequence = 1 + await asyncio.to_thread(self.stream.committed, self.task, f"train_{rollout_id}")
-            while await self._batch(f"train_{rollout_id}", sequence, rows):
-                sequence += 1
+        await self.work_through(self.task, self._part)
         return self.outcome()
 
-    async def _batch(self, partition: str, sequence: int, rows: int) -> bool:
+    async def _part(self, partition: str, sequence: int) -> bool:
         """Handle one delivery; False at the end of the partition."""
         delivery = await asyncio.to_thread(
             self.stream.take,
@@ -81,7 +74,7 @@ class ForwardRole(Role):
             partition,
             sequence,
             self._columns,
-            rows,
+            rows_per_part(self.config),
             deadline_s=self.args.wait_timeout,
         )
         if delivery.end:

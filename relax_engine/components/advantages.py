@@ -93,38 +93,35 @@ class Advantages(Role):
 
     async def run(self) -> dict[str, Any]:
         """Process all partitions."""
-        for rollout_id in range(self.context.start_step, self.context.num_steps):
-            if self.stopping:
-                break
-            self.step = rollout_id
-            await asyncio.to_thread(self._partition, f"train_{rollout_id}")
+        await self.work_through(_TASK, self._part)
         return self.outcome()
 
     async def close(self) -> None:
         """Nothing to release."""
 
-    def _partition(self, partition: str) -> None:
+    async def _part(self, partition: str, sequence: int) -> bool:
+        """One delivery; False at the end of the partition."""
+        return await asyncio.to_thread(self._add, partition, sequence)
+
+    def _add(self, partition: str, sequence: int) -> bool:
         """Part by part, or optimizer step by optimizer step where advantages compare all rows of one."""
         columns = [name for name in ROLLOUT_COLUMNS if name != "tokens"]
         columns += [*forward_columns(self.config).values(), *teacher_columns(self.config), *value_columns(self.config)]
-        rows = rows_per_advantages(self.config)
-        sequence = 1 + self.stream.committed(_TASK, partition)
-        while True:
-            delivery = self.stream.take(
-                _TASK,
-                partition,
-                sequence,
-                columns,
-                rows,
-                deadline_s=self.args.wait_timeout,
-            )
-            if delivery.end:
-                return
-            batch = self.stream.fetch(delivery)
-            with self.phase("advantages"):
-                added = ColumnBatch(advantage_columns(batch, self.config))
-            self.stream.put_columns(partition, delivery.rows, added, task=_TASK, seq=sequence)
-            sequence += 1
+        delivery = self.stream.take(
+            _TASK,
+            partition,
+            sequence,
+            columns,
+            rows_per_advantages(self.config),
+            deadline_s=self.args.wait_timeout,
+        )
+        if delivery.end:
+            return False
+        batch = self.stream.fetch(delivery)
+        with self.phase("advantages"):
+            added = ColumnBatch(advantage_columns(batch, self.config))
+        self.stream.put_columns(partition, delivery.rows, added, task=_TASK, seq=sequence)
+        return True
 
 
 AdvantagesDeployment = serve.deployment(serve.ingress(ingress(Advantages))(Advantages))

@@ -6,12 +6,13 @@ starts `run`, and drains its events; nothing else reaches into a role.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from relax_engine.access.policy import AccessPolicy, install, installed
 from relax_engine.config import RunConfig
 from relax_engine.core.placement import Slot
 from relax_engine.stream.client import StreamClient
+from relax_engine.stream.errors import PartitionDroppedError
 from relax_engine.utils.logging import redact_records
 from relax_engine.utils.redact import redact_value
 from relax_engine.utils.stacks import sample_stacks
@@ -154,6 +156,25 @@ class Role:
         """Record work that began at `start` (seconds since the epoch) and ends now."""
         self.phases.append(Phase(self.role, name, self.step, start, time.time()))
         self._progressed = time.time()
+
+    async def work_through(self, task: str, part: Callable[[str, int], Awaitable[bool]]) -> None:
+        """Call `part(partition, sequence)` for the deliveries of every partition, until each says that it was the last.
+
+        A role that is started again goes on behind what `task` had committed. A partition that was trained meanwhile
+        had everything that the role adds.
+        """
+        for rollout_id in range(self.context.start_step, self.context.num_steps):
+            if self.stopping:
+                return
+            self.step = rollout_id
+            partition = f"train_{rollout_id}"
+            try:
+                sequence = 1 + await asyncio.to_thread(self.stream.committed, task, partition)
+                while await part(partition, sequence):
+                    sequence += 1
+            except PartitionDroppedError:
+                if not self.context.restarts:
+                    raise
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:

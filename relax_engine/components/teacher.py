@@ -15,6 +15,8 @@ from relax_engine.components.train_group import TrainGroup, load_weights
 from relax_engine.rollout.teachers import teacher_urls
 from relax_engine.stream.columns import ColumnBatch
 
+_TASK = "teacher_log_probs"
+
 
 class Teacher(Role):
     """Asks engines (given by URL, or started here), or a model of the training backend on this role's devices.
@@ -51,13 +53,7 @@ class Teacher(Role):
 
     async def run(self) -> dict[str, Any]:
         """Process all partitions."""
-        for rollout_id in range(self.context.start_step, self.context.num_steps):
-            if self.stopping:
-                break
-            self.step = rollout_id
-            sequence = 0
-            while await self._part(f"train_{rollout_id}", sequence):
-                sequence += 1
+        await self.work_through(_TASK, self._part)
         return self.outcome()
 
     async def close(self) -> None:
@@ -74,7 +70,7 @@ class Teacher(Role):
         columns = ["tokens", "response_lengths", *(["teacher"] if self.args.opd_teacher_routes else [])]
         delivery = await asyncio.to_thread(
             self.stream.take,
-            "teacher_log_probs",
+            _TASK,
             partition,
             sequence,
             columns,
@@ -84,9 +80,9 @@ class Teacher(Role):
         if delivery.end:
             return False
         batch = await asyncio.to_thread(self.stream.fetch, delivery)
-        with self.phase("teacher_log_probs"):
+        with self.phase(_TASK):
             added = await self._score(batch)
-        await asyncio.to_thread(self.stream.put_columns, partition, delivery.rows, added)
+        await asyncio.to_thread(self.stream.put_columns, partition, delivery.rows, added, task=_TASK, seq=sequence)
         return True
 
     async def _score(self, batch: ColumnBatch) -> ColumnBatch:

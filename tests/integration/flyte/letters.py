@@ -61,7 +61,7 @@ def pyflyte(home: Path, workflow: str, name: str, *arguments: object) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1500,
         check=False,
     )
     output = " ".join((done.stdout + done.stderr).split())

@@ -41,7 +41,7 @@ def test_two_deterministic_reports_have_the_same_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2000)
 def test_the_report_sets_the_papers_numbers_beside_ours(tmp_path: Path) -> None:
     claims, results, text = report(tmp_path / "a", make_model(tmp_path / "model"), "--num_rollout", "4")
     assert [row["mode"] for row in results] == ["colocate", "hybrid", *["fully_async"] * 4]
