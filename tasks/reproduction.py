@@ -10,6 +10,7 @@ from typing import Any
 
 from flytekit import task
 
+from relax_engine.errors import ConfigError
 from tasks import decks, html
 from tasks.executions import executed
 from tasks.settings import CACHE, RETRIES, SHORT, SMALL
@@ -21,14 +22,19 @@ _LAGS = (0, 1, 2, 4)
 
 
 @task(cache=CACHE, requests=SMALL, retries=RETRIES, timeout=SHORT, enable_deck=True, deck_fields=())
-def paper_variants(num_rollout: int, deterministic: bool) -> list[TrainingOverrides]:
+def paper_variants(num_rollout: int, runs: str) -> list[TrainingOverrides]:
     """The trainings to compare: the three modes, and fully async at several bounds of staleness.
 
-    `deterministic` leaves those that repeat themselves bit by bit: colocate, and hybrid on-policy.
+    With `runs` not `all` but `deterministic`, those that repeat themselves bit by bit: colocate, and hybrid on-policy.
+
+    Raises:
+        ConfigError: `runs` is something else.
     """
     with executed("paper_variants"):
+        if runs not in ("all", "deterministic"):
+            raise ConfigError(f"runs={runs!r}: give 'all' or 'deterministic'")
         shared: dict[str, Any] = {"num_rollout": num_rollout, "lr_warmup_iters": min(10, num_rollout // 4)}
-        if deterministic:
+        if runs == "deterministic":
             shared["settings"] = {"deterministic": "true"}
             modes: list[dict[str, Any]] = [{"hybrid": False}, {"hybrid": True, "max_staleness": 0}]
         else:

@@ -25,7 +25,7 @@ def reproduce(
     format: str = "verl",
     warm_start_options: SupervisedOptions = SupervisedOptions(),
     num_rollout: int = 120,
-    deterministic: bool = False,
+    runs: str = "all",
     seed: int = 0,
 ) -> ArtifactRef:
     """Train in every mode and at several bounds of staleness; returns the report, `<name>-report`.
@@ -40,10 +40,10 @@ def reproduce(
         format: layout of the data files.
         warm_start_options: length and learning rate of the warm start.
         num_rollout: steps of each run.
-        deterministic: only the runs that repeat themselves bit by bit; two such reports have the same tables.
+        runs: `all`, or `deterministic` for those that repeat themselves bit by bit: two such reports have the same tables.
         seed: of prompt order, of sampling, and of the warm start.
     """
-    variants = paper_variants(num_rollout=num_rollout, deterministic=deterministic)
+    variants = paper_variants(num_rollout=num_rollout, runs=runs)
     comparison = sweep(
         train_prompts=train_prompts,
         heldout_prompts=heldout_prompts,

@@ -34,7 +34,9 @@ def report(home: Path, model: Path, *arguments: str) -> tuple[Any, Any, str]:
 @pytest.mark.timeout(1200)
 def test_two_deterministic_reports_have_the_same_tables(tmp_path: Path) -> None:
     model = make_model(tmp_path / "model")
-    one, two = (report(tmp_path / name, model, "--num_rollout", "4", "--deterministic")[:2] for name in ("a", "b"))
+    one, two = (
+        report(tmp_path / name, model, "--num_rollout", "4", "--runs", "deterministic")[:2] for name in ("a", "b")
+    )
     assert one == two
     assert [row["mode"] for row in one[1]] == ["colocate", "hybrid"]
     assert one[1][0]["sampled after"] == one[1][1]["sampled after"]  # on-policy hybrid is colocate, bit by bit
