@@ -40,7 +40,7 @@ def reproduce(
         format: layout of the data files.
         warm_start_options: length and learning rate of the warm start.
         num_rollout: steps of each run.
-        runs: `all`, or `deterministic` for those that repeat themselves bit by bit: two such reports have the same tables.
+        runs: `all`, or `deterministic`: those that repeat themselves bit by bit, so that two reports have equal tables.
         seed: of prompt order, of sampling, and of the warm start.
     """
     variants = paper_variants(num_rollout=num_rollout, runs=runs)
