@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,7 @@ def test_the_autoscaler_watches_a_run(ray_cluster: None, tiny: Any, tmp_path: Pa
     from ray.serve.context import _get_global_client
 
     rules = tmp_path / "autoscaler.yaml"
-    rules.write_text(
-        "recommend_only: true\ncollect_interval: 0.2\ndecide_interval: 0.4\n"
-        "scale_out: {token_usage: 0.001, token_usage_duration: 0}\n"
-        "scale_in: {token_usage: 0, projected_usage: 0.0005}\n"
-    )
+    rules.write_text("recommend_only: true\nmin_engines: 2\ncollect_interval: 0.2\ndecide_interval: 0.4\n")
     config = tiny.config(
         tmp_path / "run",
         fully_async=True,
@@ -35,7 +32,7 @@ def test_the_autoscaler_watches_a_run(ray_cluster: None, tiny: Any, tmp_path: Pa
         num_rollout=4,
         autoscaler_config=str(rules),
     )
-    seen: dict[str, Any] = {}
+    seen: dict[str, list[dict[str, Any]]] = defaultdict(list)
     done = threading.Event()
 
     def watch() -> None:
@@ -48,8 +45,7 @@ def test_the_autoscaler_watches_a_run(ray_cluster: None, tiny: Any, tmp_path: Pa
                     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
                     with urllib.request.urlopen(request, timeout=5) as answer:
                         found = json.load(answer)
-                    if path != "conditions" or found["conditions"]:
-                        seen[path] = found
+                    seen[path].append(found)
                 except (OSError, urllib.error.URLError):
                     continue
             time.sleep(0.2)
@@ -61,9 +57,10 @@ def test_the_autoscaler_watches_a_run(ray_cluster: None, tiny: Any, tmp_path: Pa
     finally:
         done.set()
         watcher.join()
-    assert seen["health"] == {"status": "ok"}
-    assert (seen["status"]["engines"], seen["status"]["recommend_only"], seen["status"]["error"]) == (1, True, None)
-    assert len(seen["conditions"]["conditions"]) == 9
-    assert {entry["outcome"] for entry in seen["scale_history"]["history"]} == {"recommended"}
-    assert seen["scale_history"]["history"][0]["action"] == "scale_out"
+    assert {"status": "ok"} in seen["health"]
+    # Before the rollout is there, and when it has gone, the autoscaler says so.
+    assert any((status["engines"], status["error"]) == (1, None) for status in seen["status"])
+    assert {len(found["conditions"]) for found in seen["conditions"]} <= {0, 9}
+    history = seen["scale_history"][-1]["history"]
+    assert {(entry["target"], entry["outcome"]) for entry in history} == {(2, "recommended")}
     assert "autoscaler" not in serve.status().applications
