@@ -7,6 +7,7 @@ between short calls, and a call that was begun is seen through before a cancella
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from ray.serve.schema import ApplicationStatus
 from relax_engine.core.failure import RoleError
 
 _POLL_S = 0.1
+_ONE_AT_A_TIME = threading.Lock()
+"""Serve pickles classes whose methods it wraps meanwhile: two roles deployed by two threads break each other."""
 
 
 async def deploy(targets: Sequence[serve.RunTarget], deadline_s: float) -> None:
@@ -25,12 +28,7 @@ async def deploy(targets: Sequence[serve.RunTarget], deadline_s: float) -> None:
     Raises:
         RoleError: one failed to start, or does not run within `deadline_s`.
     """
-    await _seen_through(
-        serve.run_many,
-        targets,
-        wait_for_ingress_deployment_creation=False,
-        wait_for_applications_running=False,
-    )
+    await _seen_through(_run_many, targets)
     names = [target.name for target in targets]
     end = time.monotonic() + deadline_s
     while True:
@@ -44,6 +42,11 @@ async def deploy(targets: Sequence[serve.RunTarget], deadline_s: float) -> None:
         if time.monotonic() > end:
             raise RoleError(f"{_roles(waiting)} did not start within {deadline_s:g} s", interrupted=True)
         await asyncio.sleep(_POLL_S)
+
+
+def _run_many(targets: Sequence[serve.RunTarget]) -> None:
+    with _ONE_AT_A_TIME:
+        serve.run_many(targets, wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
 
 
 async def delete(names: Collection[str], deadline_s: float) -> None:
