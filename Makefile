@@ -25,13 +25,13 @@ $(STAMP): pyproject.toml requirements.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (a few minutes the first time) ..."
 	@$(BIN)/python -m pip install --quiet --quiet uv "torch==$$(sed -n 's/.*"torch==\([^"]*\)".*/\1/p' pyproject.toml)"
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint requirements.lock --editable '.[test]'
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint requirements.lock --editable '.[test,trackers]'
 	@touch $@
 
 # Resolve pyproject.toml anew for both Python versions and every platform.
 lock:
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-		--extra test --extra bench pyproject.toml --output-file requirements.lock
+		--extra test --extra trackers --extra bench pyproject.toml --output-file requirements.lock
 
 lint: $(STAMP)
 	@$(BIN)/ruff check $(SOURCES)

@@ -47,7 +47,7 @@ class RolloutEngines:
     def __init__(self, config: RunConfig, slots: Sequence[Slot], emit: Emit) -> None:
         self.config, self.args = config, config.flat
         self.tolerant: bool = self.args.use_fault_tolerance
-        self.group = EngineGroup(config, () if self.args.debug_train_only else slots)
+        self.engine_group = EngineGroup(config, () if self.args.debug_train_only else slots)
         self.fence = WeightFence()
         self.version = 0 if self.args.debug_rollout_only else -1
         self.refusal = refusal(config)
@@ -58,12 +58,12 @@ class RolloutEngines:
         """Start the initial engines; `cut` cuts off what another engine may continue."""
         args = self.args
         self.pool = EnginePool(
-            await self.group.start(args.rollout_engine_init_timeout),
+            await self.engine_group.start(args.rollout_engine_init_timeout),
             timeout_s=args.rollout_http_timeout,
             replace_s=args.wait_timeout if self.tolerant else None,
             on_quarantine=self._quarantined,
         )
-        self.group.keep_running(
+        self.engine_group.keep_running(
             EngineEvents(self.pool.quarantine, self._replaced, self._left), check_health=args.use_health_check
         )
         self.fleet = EngineFleet(self.pool, self, self._emit, self.fence, cut=cut, allow=self._allow)
@@ -77,7 +77,7 @@ class RolloutEngines:
 
     def processes(self) -> dict[str, int]:
         """Process ids of the engines of this run."""
-        return self.group.processes
+        return self.engine_group.processes
 
     # -- weights -----------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class RolloutEngines:
         if engine.origin == "external":
             self._background(self.fleet.leave(url))
         elif self.tolerant or engine.origin == "ray_native":
-            self.group.kill(url)
+            self.engine_group.kill(url)
 
     async def _replaced(self, url: str, gone: str) -> None:
         if gone not in self.pool.engines:
@@ -123,17 +123,17 @@ class RolloutEngines:
 
     async def _forget(self, url: str) -> None:
         await self.fleet.leave(url)
-        await self.group.end(url, self.args.scale_in_shutdown_timeout)
+        await self.engine_group.end(url, self.args.scale_in_shutdown_timeout)
 
     # -- the launcher of the fleet -----------------------------------------------------------------
 
     async def launch(self, timeout_s: float) -> str:
         """See `Launcher`."""
-        return await self.group.launch(timeout_s)
+        return await self.engine_group.launch(timeout_s)
 
     async def end(self, url: str, timeout_s: float) -> None:
         """See `Launcher`."""
-        await self.group.end(url, timeout_s)
+        await self.engine_group.end(url, timeout_s)
 
     def watch(self, url: str) -> None:
         """See `Launcher`."""
@@ -141,13 +141,13 @@ class RolloutEngines:
         if engine is None:
             return
         if engine.origin != "external":
-            self.group.attend(url)
+            self.engine_group.attend(url)
         elif self.args.use_health_check:
             self._background(self._quarantine_when_unhealthy(url))
 
     def details(self, url: str) -> Mapping[str, Any]:
         """See `Launcher`."""
-        return self.group.details(url)
+        return self.engine_group.details(url)
 
     async def _quarantine_when_unhealthy(self, url: str) -> None:
         self.pool.quarantine(url, await unhealthy(url, self.args))
@@ -170,4 +170,4 @@ class RolloutEngines:
         if hasattr(self, "pool"):
             await self.scaler.close()
             await self.pool.close()
-        await self.group.close()
+        await self.engine_group.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,9 @@ from relax_engine.elastic.urls import check_engine_url
 from relax_engine.rollout.generate import CUT, Generator
 from relax_engine.rollout.partial import is_finished
 from relax_engine.rollout.pool import EnginePool
+
+LONG = replace(SAMPLING, max_new_tokens=200)
+"""So long that an engine is still at it when it is told to leave."""
 
 
 class Elsewhere:
@@ -49,7 +53,7 @@ async def test_an_external_engine_comes_and_goes(engines: list[EngineProcess], t
     own, other = (engine.url for engine in engines)
     whole, pieces = make_groups(tokenizer, 6), make_groups(tokenizer, 6)
     async with EnginePool([own], timeout_s=TIMEOUT_S) as pool:
-        generator = Generator(pool, SAMPLING, tokenizer=tokenizer)
+        generator = Generator(pool, LONG, tokenizer=tokenizer)
 
         async def cut(url: str) -> None:
             if partial:

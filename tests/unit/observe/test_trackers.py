@@ -59,6 +59,10 @@ def test_an_offline_run_of_wandb_holds_what_the_log_holds(tmp_path: Path, monkey
     with forwarding(open_trackers(config(use_wandb=True, tb_project_name="letters"), tmp_path), tmp_path):
         expected = a_run(tmp_path)
     (file,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
+    deadline = time.monotonic() + 30
+    while not any(record.WhichOneof("record_type") == "exit" for record in wandb_records(file.read_bytes())):
+        assert time.monotonic() < deadline, "its process did not write the end of the run"
+        time.sleep(0.1)
     rows: dict[int, dict[str, Any]] = {}
     runs = []
     for record in wandb_records(file.read_bytes()):
