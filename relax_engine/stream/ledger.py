@@ -134,12 +134,12 @@ class StreamLedger:
     def put_columns(self, partition: str, rows: Spans, block: Block, columns: Sequence[str]) -> bool:
         """Add columns to rows; False when the rows had them all already and the block is not needed."""
         table = self.live(partition)
+        before = table.nbytes
         duplicates = table.add_columns(rows, block, columns)
         self.duplicate_rows += duplicates
-        kept = block.key in table.blocks
-        if kept and partition in self.partitions:
-            self.nbytes += block.nbytes
-        return kept
+        if partition in self.partitions:
+            self.nbytes += table.nbytes - before  # nothing for a block that a repeated call brings again
+        return block.key in table.blocks
 
     def lose(self, partition: str, key: str) -> Spans:
         """Forget a lost object; returns the rows that must be put again."""

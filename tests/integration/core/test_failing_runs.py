@@ -1,5 +1,6 @@
 """Runs that must fail: with the right name, in bounded time, leaving nothing behind."""
 
+import contextlib
 import re
 import threading
 import time
@@ -16,11 +17,12 @@ from relax_engine.core.train import train
 
 
 def processes(pattern: str) -> list[psutil.Process]:
-    """Running processes whose command line matches."""
+    """Running processes below this one, Ray's among them, whose command line matches."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if re.search(pattern, " ".join(process.info["cmdline"] or [])):
-            found.append(process)
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if re.search(pattern, " ".join(process.cmdline())):
+                found.append(process)
     return found
 
 
@@ -77,7 +79,7 @@ def test_a_reward_that_never_returns(fails: Callable[..., str]) -> None:
     message = fails(custom_rm_path=f"{core_rewards.HERE}:never_returns_on_five", reward_timeout=1.0)
     assert "core_rewards.py:never_returns_on_five' failed on sample 5 of group 1" in message
     assert re.search(r"1(\.0)? s|deadline|timeout", message)
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 120  # most of it is the start of the roles
 
 
 def test_a_run_that_stands_still_says_who_waits_for_what(fails: Callable[..., str], tmp_path: Path) -> None:
@@ -89,7 +91,7 @@ def test_a_run_that_stands_still_says_who_waits_for_what(fails: Callable[..., st
     assert re.search(r"group 1 for [\d.]+ s on http://", dump)
     assert "in score" in dump  # the rollout's task that waits for the reward
     assert "-- rank 0 thread" in dump
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 120  # most of it is the start of the roles
 
 
 def kill_when_training(victim: Callable[[], list[psutil.Process]], run_dir: Path) -> threading.Thread:

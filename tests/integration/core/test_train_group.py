@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from relax_engine.backends.engines.client import EngineClient
@@ -111,6 +112,8 @@ def test_every_rank_says_where_it_is(group: TrainGroup) -> None:
 def test_a_dead_rank_is_named_while_the_other_waits_for_it(group: TrainGroup) -> None:
     import ray
 
+    process = psutil.Process(group.processes["rank 1"])
     ray.kill(group._ranks[1])
+    process.wait(30)
     with pytest.raises(RankLostError, match=r"actor: the process of rank 1 died"):
         group.snapshot("any")

@@ -100,6 +100,9 @@ def test_columns_count_against_memory_and_leave_with_the_partition():
     assert ledger.put_columns("train_0", ((0, 4),), Stored("c", 0, None).block(0, 4, 16), ("b",))
     assert not ledger.put_columns("train_0", ((0, 4),), Stored("again", 0, None).block(0, 4, 16), ("b",))
     assert ledger.stats().nbytes == 56
+    # The same call again, by a client that did not get its answer.
+    assert ledger.put_columns("train_0", ((0, 4),), Stored("c", 0, None).block(0, 4, 16), ("b",))
+    assert ledger.stats().nbytes == 56
     assert ledger.lose("train_0", "c") == ((0, 4),)
     assert ledger.stats().nbytes == 40
     ledger.drop("train_0", "trained")
