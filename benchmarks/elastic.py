@@ -73,7 +73,7 @@ class Elsewhere:
     """Its engines are not this run's to start and to end."""
 
     async def launch(self, timeout_s: float) -> str:
-        raise NotImplementedError
+        raise AssertionError("no engine is to be started")
 
     async def end(self, url: str, timeout_s: float) -> None:
         return

@@ -64,7 +64,7 @@ def _promote(model: ArtifactRef, before: Evaluation, after: Evaluation, margin: 
             return True, f"{incumbent.ref} is in production already"
         found = _evaluation_of(incumbent, after.dataset)
         if found is None:
-            return False, f"{incumbent.ref}, in production, was never evaluated on {after.dataset.ref}: not compared"
+            return False, f"{incumbent.ref}, in production, has no scores of {after.dataset.ref}: not compared"
         rival, known = f"{incumbent.ref}, the model in production", found
     result = compare(_scores(after.artifact.ref), _scores(known.ref))
     bar = known.metrics["accuracy"]
@@ -76,12 +76,12 @@ def _promote(model: ArtifactRef, before: Evaluation, after: Evaluation, margin: 
 
 
 def _evaluation_of(model: Artifact, dataset: ArtifactRef) -> Artifact | None:
-    """The newest evaluation of `model` on `dataset`; None if there is none."""
+    """The newest evaluation of `model` on `dataset` that has the scores of each prompt; None if there is none."""
     found = [
         artifact
         for artifact in open_store().descendants(model)
         if artifact.kind == "evaluation"
-        and "accuracy" in artifact.metrics
+        and any(entry.path == SCORES for entry in artifact.files)
         and {model.digest, dataset.digest} <= {parent.digest for parent in artifact.parents}
     ]
     return max(found, key=lambda artifact: artifact.created_at) if found else None

@@ -18,7 +18,7 @@ from tasks.executions import executed
 from tasks.intake import take_file, take_model
 from tasks.publish import PRODUCTION
 from tasks.settings import RETRIES, SHORT, SMALL
-from tasks.store import open_store, publish, work_directory
+from tasks.store import open_store, publish, work_directory, work_root
 from tasks.types import ArtifactRef, Publication, Retraining, Tick, TrainingOverrides
 
 _RECORD = "retraining.json"
@@ -109,8 +109,6 @@ def _digest(value: object) -> str:
 
 def config_file(tick: Tick) -> Path:
     """The configuration of the tick as a file that stays while its tasks run."""
-    from tasks.store import work_root
-
     path = work_root() / "configs" / f"{_digest(tick.config)}.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(tick.config, encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,15 +26,15 @@ def compare(ours: Sequence[float], theirs: Sequence[float]) -> Comparison:
     """The mean of `ours - theirs` over prompts, with percentile bounds (Efron and Tibshirani 1993, chapter 13).
 
     Prompts are drawn with replacement, each with both of its scores: what makes a prompt hard for both models does not
-    count as noise. The draws are seeded, so that the same scores always give the same bounds.
+    count as noise. The draws are seeded: the same scores always give the same bounds. One prompt bounds nothing.
 
     Raises:
-        ValueError: the scores are not of the same prompts, or of fewer than two.
+        ValueError: the scores are not of the same prompts, or of none.
     """
-    if len(ours) != len(theirs) or len(ours) < 2:
-        raise ValueError(
-            f"cannot pair {len(ours)} scores with {len(theirs)}: give those of the same two prompts or more"
-        )
+    if len(ours) != len(theirs) or len(ours) == 0:
+        raise ValueError(f"cannot pair {len(ours)} scores with {len(theirs)}: give those of the same prompts")
+    if len(ours) == 1:
+        return Comparison(ours[0] - theirs[0], -math.inf, math.inf)
     import numpy as np
     from scipy.stats import bootstrap
 

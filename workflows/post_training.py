@@ -8,6 +8,8 @@ Which task follows which; what a task does is in `tasks/`.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from flytekit import dynamic, workflow
 
 from tasks.content import ConfigFile, ContentDirectory, ContentFile
@@ -55,6 +57,42 @@ def starting_model(
         dataset = prepare_dataset(file=file, format=format, model=base, pipeline=pipeline, part=part)
         model = warm_start(model=model, dataset=dataset, config=config, options=options, seed=seed, pipeline=pipeline)
     return model
+
+
+class Prepared(NamedTuple):
+    """The model RL starts from, and what it is trained and evaluated on."""
+
+    start: ArtifactRef
+    dataset: ArtifactRef
+    heldout: ArtifactRef
+
+
+@workflow
+def prepare(
+    train_prompts: ContentFile,
+    heldout_prompts: ContentFile,
+    base_model: ContentDirectory,
+    config: ConfigFile,
+    demonstrations: list[ContentFile],
+    name: str,
+    format: str,
+    warm_start_options: SupervisedOptions,
+    seed: int,
+) -> Prepared:
+    """A user's model and files as artifacts, after a warm start if there are demonstrations."""
+    base = intake_model(directory=base_model, pipeline=name)
+    dataset = prepare_dataset(file=train_prompts, format=format, model=base, pipeline=name, part="train")
+    heldout = prepare_dataset(file=heldout_prompts, format=format, model=base, pipeline=name, part="heldout")
+    start = starting_model(
+        base=base,
+        demonstrations=demonstrations,
+        format=format,
+        config=config,
+        options=warm_start_options,
+        seed=seed,
+        pipeline=name,
+    )
+    return Prepared(start=start, dataset=dataset, heldout=heldout)
 
 
 @workflow
@@ -122,22 +160,21 @@ def post_training(
         seed: of prompt order, of sampling in training and evaluation, and of the warm start.
         margin: accuracy by which a model must surely beat the production model to replace it.
     """
-    base = intake_model(directory=base_model, pipeline=name)
-    dataset = prepare_dataset(file=train_prompts, format=format, model=base, pipeline=name, part="train")
-    heldout = prepare_dataset(file=heldout_prompts, format=format, model=base, pipeline=name, part="heldout")
-    start = starting_model(
-        base=base,
-        demonstrations=demonstrations,
-        format=format,
+    prepared = prepare(
+        train_prompts=train_prompts,
+        heldout_prompts=heldout_prompts,
+        base_model=base_model,
         config=config,
-        options=warm_start_options,
+        demonstrations=demonstrations,
+        name=name,
+        format=format,
+        warm_start_options=warm_start_options,
         seed=seed,
-        pipeline=name,
     )
     return improve(
-        start=start,
-        dataset=dataset,
-        heldout=heldout,
+        start=prepared.start,
+        dataset=prepared.dataset,
+        heldout=prepared.heldout,
         config=config,
         overrides=overrides,
         seed=seed,

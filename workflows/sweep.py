@@ -16,10 +16,9 @@ from tasks.content import ConfigFile, ContentDirectory, ContentFile
 from tasks.evaluate import evaluate
 from tasks.export_checkpoint import export_checkpoint
 from tasks.import_checkpoint import import_checkpoint
-from tasks.intake import intake_model
 from tasks.train import train
 from tasks.types import ArtifactRef, SupervisedOptions, TrainingOverrides
-from workflows.post_training import prepare_dataset, starting_model
+from workflows.post_training import prepare
 
 
 @workflow
@@ -49,18 +48,18 @@ def sweep(
         warm_start_options: length and learning rate of the warm start.
         seed: of prompt order, of sampling, and of the warm start.
     """
-    base = intake_model(directory=base_model, pipeline=name)
-    dataset = prepare_dataset(file=train_prompts, format=format, model=base, pipeline=name, part="train")
-    heldout = prepare_dataset(file=heldout_prompts, format=format, model=base, pipeline=name, part="heldout")
-    start = starting_model(
-        base=base,
-        demonstrations=demonstrations,
-        format=format,
+    prepared = prepare(
+        train_prompts=train_prompts,
+        heldout_prompts=heldout_prompts,
+        base_model=base_model,
         config=config,
-        options=warm_start_options,
+        demonstrations=demonstrations,
+        name=name,
+        format=format,
+        warm_start_options=warm_start_options,
         seed=seed,
-        pipeline=name,
     )
+    start, dataset, heldout = prepared.start, prepared.dataset, prepared.heldout
     before = evaluate(model=start, dataset=heldout, config=config, seed=seed, pipeline=name, stage="before")
     checkpoint = import_checkpoint(model=start, pipeline=name)
     same = {"config": config, "seed": seed, "pipeline": name}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -28,7 +29,7 @@ def describe_environment(config: RunConfig) -> dict[str, Any]:
     commit, dirty = git_state()
     found = {distribution.metadata["Name"]: distribution.version for distribution in metadata.distributions()}
     return {
-        "command": [redact(word) for word in sys.argv],
+        "command": redact(shlex.join(sys.argv)),
         "config_digest": config.digest(),
         "seeds": {"seed": config.flat.seed, "rollout_seed": config.flat.rollout_seed},
         "git_commit": commit,

@@ -7,6 +7,7 @@ process of a run sends the log from its beginning.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import threading
@@ -14,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from relax_engine.observe.metrics import read_metrics
 from relax_engine.observe.trackers.tracker import Tracker
 
 logger = logging.getLogger(__name__)
@@ -47,30 +47,34 @@ def forwarding(trackers: Sequence[Tracker], run_dir: Path) -> Iterator[None]:
 
 
 class LogFollower:
-    """New lines of one log. Where the run went back to a checkpoint, the file was written anew up to there."""
+    """New lines of one log. Where the run went back to a checkpoint, another file with the lines up to there came."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: tuple[int, int] | None = None
-        self._seen: list[dict[str, Any]] = []
+        self._inode = -1
+        self._offset = 0
+        self._seen: list[tuple[int, int]] = []  # step and hash of every line
 
     def new(self) -> tuple[int | None, list[dict[str, Any]]]:
         """The step that the run went back to, if it did, and the records since the last call."""
         if not self.path.exists():
             return None, []
-        status = os.stat(self.path)
-        if self._file == (status.st_ino, status.st_size):
-            return None, []
-        self._file = (status.st_ino, status.st_size)
-        records = read_metrics(self.path)
-        same = 0
-        for old, now in zip(self._seen, records, strict=False):
-            if old != now:
-                break
-            same += 1
-        back = self._seen[same]["step"] if same < len(self._seen) else None
-        self._seen = records
-        return back, records[same:]
+        with self.path.open("rb") as file:
+            inode = os.fstat(file.fileno()).st_ino
+            again = inode != self._inode
+            self._inode, self._offset = inode, 0 if again else self._offset
+            file.seek(self._offset)
+            text = file.read()
+        complete = text[: text.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        lines = complete.splitlines()
+        before, self._seen = (self._seen, []) if again else ([], self._seen)
+        found = [json.loads(line) for line in lines]
+        read = [(record["step"], hash(line)) for record, line in zip(found, lines, strict=True)]
+        same = next((n for n, (old, now) in enumerate(zip(before, read, strict=False)) if old != now), None)
+        same = min(len(before), len(read)) if same is None else same
+        self._seen += read
+        return (before[same][0] if same < len(before) else None), found[same:]
 
 
 def _follow(trackers: list[Tracker], run_dir: Path, done: threading.Event) -> None:

@@ -44,10 +44,15 @@ _TOKEN_WORDS = _words(
 )
 """Words before `token` that make it one of a language model's."""
 
+_QUOTED = r"(?(quote)[^\n]{1,512}?(?=(?P=quote)|$)|"  # up to the quote that closes it, if one opened it
 _ASSIGNED = re.compile(
-    r"""(?P<name>\b[A-Za-z][\w.-]*)(?P<between>["']?\s*(?:=|:(?!//))\s*["']?)(?P<value>[^\s"',;&})\]]+)"""
+    r"""(?P<name>\b[A-Za-z][\w.-]*)(?P<between>["']?\s*(?:=|:(?!//))\s*(?P<quote>["'])?)"""
+    rf"""(?P<value>{_QUOTED}[^\s"',;&}})\]]+))""",
+    re.MULTILINE,
 )
-_FLAG = re.compile(r"(?P<name>--[a-z][\w-]*)(?P<between>\s+[\"']?)(?P<value>(?!--)[^\s\"']+)")
+_FLAG = re.compile(
+    rf"""(?P<name>--[a-z][\w-]*)(?P<between>\s+(?P<quote>["'])?)(?P<value>{_QUOTED}(?!--)[^\s"']+))""", re.MULTILINE
+)
 _PLAIN = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?|true|false|none|null|\(not|<.*", re.IGNORECASE)
 """Values that are no secrets, whatever their name."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import threading
 import time
@@ -153,6 +154,17 @@ def test_the_follower_tells_where_a_run_went_back_to(tmp_path: Path) -> None:
     assert follower.new() == (None, [])
     MetricsLog(path, start_step=1).write(1, {"a": 3.0})
     assert follower.new() == (1, [{"step": 1, "a": 3.0}])
+    log = MetricsLog(path, start_step=2)  # resumed where it was
+    log.write(2, {"a": math.nan})
+    back, (record,) = follower.new()
+    assert back is None
+    assert math.isnan(record["a"])
+    log.write(3, {"a": 4.0})
+    with path.open("a") as file:
+        file.write('{"step": 4, "a"')  # half a line
+    assert follower.new() == (None, [{"step": 3, "a": 4.0}])
+    MetricsLog(path, start_step=3)
+    assert follower.new() == (3, [])
 
 
 def test_a_package_that_is_not_there_is_named() -> None:

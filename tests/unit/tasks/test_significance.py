@@ -38,5 +38,10 @@ def test_equal_models_are_not_better_and_the_same_scores_give_the_same_bounds() 
 def test_what_cannot_be_paired_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot pair 2 scores with 3"):
         compare([1.0, 0.0], [1.0, 0.0, 0.5])
-    with pytest.raises(ValueError, match="cannot pair 1 scores with 1"):
-        compare([1.0], [0.0])
+    with pytest.raises(ValueError, match="cannot pair 0 scores with 0"):
+        compare([], [])
+
+
+def test_one_prompt_says_nothing_for_sure() -> None:
+    result = compare([1.0], [0.25])
+    assert (result.difference, result.low, result.high) == (0.75, -math.inf, math.inf)
