@@ -17,7 +17,7 @@ from ray.exceptions import RayActorError
 
 from relax_engine.access.policy import engine_key
 from relax_engine.backends.engines.client import EngineClient
-from relax_engine.backends.engines.types import EngineCallError, EngineLaunchError
+from relax_engine.backends.engines.types import EngineCallError, EngineLaunchError, EngineUnreachableError
 from relax_engine.components.engine_host import EngineEnd, EngineHost
 from relax_engine.config import RunConfig
 from relax_engine.config.flat import FlatView
@@ -272,7 +272,7 @@ async def _end_by_health(url: str, flat: FlatView) -> EngineEnd:
 
 
 async def unhealthy(url: str, flat: FlatView) -> str:
-    """Return when the engine at `url` has failed too many health checks in a row."""
+    """Return why the engine at `url` is unhealthy: nobody answers there, or it failed too many checks in a row."""
     failures = 0
     await asyncio.sleep(flat.rollout_health_check_first_wait)
     while True:
@@ -281,6 +281,8 @@ async def unhealthy(url: str, flat: FlatView) -> str:
             async with EngineClient(url, timeout_s=flat.rollout_health_check_timeout) as client:
                 await client.health(deadline_s=flat.rollout_health_check_timeout)
             failures = 0
+        except EngineUnreachableError as error:
+            return str(error)  # after the client's own retries: dead, not slow
         except EngineCallError as error:
             failures += 1
             logger.warning("engine %s failed health check %d: %s", url, failures, error)

@@ -23,6 +23,7 @@ from relax_engine.elastic.schemas import DEFAULT_MODEL
 from relax_engine.elastic.settings import ElasticSettings, refusal
 from relax_engine.elastic.urls import allowed_networks, check_engine_url
 from relax_engine.rollout.pool import EnginePool
+from relax_engine.rollout.routing import routing_policy
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class RolloutEngines:
             timeout_s=args.rollout_http_timeout,
             replace_s=args.wait_timeout if self.tolerant else None,
             on_quarantine=self._quarantined,
+            policy=routing_policy(args.sglang_router_policy),
         )
         self.engine_group.keep_running(
             EngineEvents(self.pool.quarantine, self._replaced, self._left), check_health=args.use_health_check

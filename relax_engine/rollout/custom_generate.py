@@ -18,6 +18,7 @@ from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.types import EngineCallError, EngineUnreachableError
 from relax_engine.config.flat import FlatView
 from relax_engine.rollout.pool import EnginePool, RolloutError
+from relax_engine.rollout.routing import Affinity
 from relax_engine.rollout.sampling import SamplingSettings
 from relax_engine.types import Sample, SampleStatus, WeightVersionSpan
 from relax_engine.utils.hooks import load_function
@@ -78,7 +79,13 @@ class CustomGenerate:
                 ) from error
 
         version = self._version()
-        result = await pool.run(call, samples=1, what=f"{path} on sample {sample.index}", on_engine=announce)
+        result = await pool.run(
+            call,
+            samples=1,
+            what=f"{path} on sample {sample.index}",
+            on_engine=announce,
+            affinity=Affinity(f"group {sample.group_index}", sample.tokens),
+        )
         if isinstance(result, list) and len(result) == 1:
             result = result[0]
         check_generated(path, sample, result)

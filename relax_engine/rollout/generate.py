@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from relax_engine.rollout.partial import extend, is_finished, seam_tokens, take_back
 from relax_engine.rollout.pool import EnginePool, PooledEngine, RolloutError
+from relax_engine.rollout.routing import Affinity
 from relax_engine.rollout.sampling import SamplingSettings
 from relax_engine.types import Sample, SampleGroup, SampleStatus
 
@@ -108,6 +109,7 @@ class Generator:
             what=f"the request for groups {sorted({sample.group_index for sample in samples})}",
             engine=engine,
             on_engine=announce,
+            affinity=Affinity(f"group {samples[0].group_index}", prompts[0]),
         )
         for sample, output in zip(samples, outputs, strict=True):
             if output.finish_reason["type"] == "abort" and self._interruptions == interruptions:

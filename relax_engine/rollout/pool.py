@@ -1,7 +1,7 @@
-"""The engines as the rollout uses them: the least busy one first, and another one when one dies.
+"""The engines as the rollout uses them: one for each request, and another one when it dies.
 
-What lives here: which engine gets a request, and what its failure means. What does not: starting engines, weights (the
-actor), and when engines come and go (`relax_engine.elastic`).
+What lives here: which engines may get a request, and what a failure means. What does not: which of them gets it
+(`routing`), starting engines, weights (the actor), and when engines come and go (`relax_engine.elastic`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from relax_engine.backends.engines.types import (
     EngineUnreachableError,
 )
 from relax_engine.errors import RelaxError
+from relax_engine.rollout.routing import Affinity, LeastLoad, RoutingPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -95,11 +96,14 @@ class EnginePool:
         timeout_s: float,
         replace_s: float | None = None,
         on_quarantine: Callable[[str, str], None] | None = None,
+        policy: RoutingPolicy | None = None,
     ) -> None:
+        """`policy` chooses among engines that may get a request; default the least busy one."""
         self.engines = {url: PooledEngine(EngineClient(url, timeout_s=timeout_s)) for url in urls}
         self._timeout_s = timeout_s
         self._replace_s = replace_s
         self._on_quarantine = on_quarantine
+        self._policy = policy or LeastLoad()
         self._released = asyncio.Condition()
 
     def usable(self) -> list[PooledEngine]:
@@ -122,13 +126,13 @@ class EnginePool:
         """Engines that weights are for: all but those that are out of service."""
         return [url for url, engine in self.engines.items() if engine.quarantined is None or engine.waits]
 
-    async def _one(self) -> PooledEngine:
-        """The least busy engine, once there is one."""
+    async def _usable_soon(self) -> list[PooledEngine]:
+        """Engines that get requests, once there is one."""
         try:
             async with asyncio.timeout(self._replace_s), self._released:
                 while not (usable := self.usable()):
                     await self._released.wait()
-                return usable[0]
+                return usable
         except TimeoutError:
             raise self._lost() from None
 
@@ -220,8 +224,9 @@ class EnginePool:
         what: str,
         engine: PooledEngine | None = None,
         on_engine: Callable[[str], None] | None = None,
+        affinity: Affinity | None = None,
     ) -> T:
-        """The answer to `request`, from `engine` or the least busy one; from another one if that dies.
+        """The answer to `request`, from `engine` or the one that the policy chooses; from another one if that dies.
 
         Raises:
             EnginesLostError: every attempt lost its engine, or none is left.
@@ -231,7 +236,8 @@ class EnginePool:
         while len(failures) < _ATTEMPTS:
             usable = [engine] if engine is not None and engine.usable else self.usable()
             # Without a pause where one is usable, so that requests that start together spread over the engines.
-            chosen = usable[0] if usable else await self._one()
+            usable = usable or await self._usable_soon()
+            chosen = self._policy.choose(usable, samples, affinity or Affinity())
             engine = None
             if on_engine is not None:
                 on_engine(chosen.url)

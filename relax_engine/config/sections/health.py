@@ -27,7 +27,7 @@ class Health(Section):
     """Time after an engine's start without health checks."""
 
     rollout_health_check_max_consecutive_failures: int = flag(2, ge=1)
-    """Health checks that an engine may fail in a row before it is restarted."""
+    """Health checks that an engine may fail in a row before it is restarted; one is enough where nobody answers."""
 
     progress_timeout: float = flag(3600.0, gt=0, unit="seconds")
     """Longest time in which no role makes progress; then the run fails and says who waits for what."""

@@ -101,6 +101,11 @@ class Rollout(Section):
     sglang_server_concurrency: int = flag(512, ge=1, unit="requests")
     """Requests in flight per engine."""
 
+    sglang_router_policy: Literal["least_load", "sticky", "cache_aware"] = "least_load"
+    """Which engine gets a request: the one with the fewest samples under way, the one that had the group's earlier
+    requests, or the one that was given the longest beginning of its prompt; the last two while it is not much busier
+    than the others."""
+
     sglang_args: JsonObject = group(dict)
     """Server arguments passed on to every engine; `--sglang-NAME VALUE` adds one entry."""
 
