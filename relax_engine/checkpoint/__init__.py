@@ -11,7 +11,7 @@ from typing import Any
 _PUBLIC = {
     "CheckpointManager": "manager",
     "SavedCheckpoint": "manager",
-    "resolve_checkpoint": "manager",
+    "resolve_checkpoint": "resolve",
     "ImportResult": "importer",
     "import_checkpoint": "importer",
     "ExportResult": "exporter",

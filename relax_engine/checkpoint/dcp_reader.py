@@ -6,41 +6,49 @@ What lives here: the listing of stored tensors and the reading of any box of one
 
 from __future__ import annotations
 
-import io
+import contextlib
 import math
+import operator
 import pickle
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, BinaryIO
+import zipfile
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorStorageMetadata
 
 from relax_engine.checkpoint.errors import DamagedCheckpointError
+from relax_engine.checkpoint.files import Files, Place, files_at, read_bytes, window
+from relax_engine.checkpoint.saved_tensor import SavedTensor, bytes_of, locate_tensor
+
+_METADATA = ".metadata"
+_UNREADABLE = (zipfile.BadZipFile, pickle.UnpicklingError, KeyError, ValueError, EOFError, OSError, RuntimeError)
 
 
 class DcpReader:
-    """One checkpoint directory (``.metadata`` and ``*.distcp``), read box by box.
+    """One checkpoint (``.metadata`` and ``*.distcp``), local or in object storage, read box by box.
 
-    The directory's metadata is a pickle: open checkpoints you trust.
+    The metadata is a pickle: open checkpoints you trust.
     """
 
-    def __init__(self, directory: Path | str) -> None:
+    def __init__(self, place: Place) -> None:
         """Read the metadata.
 
         Raises:
             DamagedCheckpointError: there is none, or it is truncated.
         """
-        self.directory = Path(directory)
+        self.place = place
+        self._files: Files = files_at(place)
+        self._located: dict[MetadataIndex, SavedTensor] = {}
+        self._sizes = self._files.sizes()
+        if _METADATA not in self._sizes:
+            raise DamagedCheckpointError(f"{place} has no .metadata: not a distributed checkpoint")
         try:
-            metadata = FileSystemReader(self.directory).read_metadata()
-        except FileNotFoundError:
-            raise DamagedCheckpointError(f"{self.directory} has no .metadata: not a distributed checkpoint") from None
+            metadata: Metadata = pickle.loads(read_bytes(self._files, _METADATA, self._sizes[_METADATA]))
         except (pickle.UnpicklingError, EOFError) as error:
-            raise DamagedCheckpointError(f"{self.directory}/.metadata cannot be read: {error}") from error
-        self._storage: dict[MetadataIndex, Any] = metadata.storage_data
+            raise DamagedCheckpointError(f"{place}/{_METADATA} cannot be read: {error}") from error
+        self._storage = metadata.storage_data
         self._tensors: dict[str, TensorStorageMetadata] = {
             key: entry
             for key, entry in metadata.state_dict_metadata.items()
@@ -65,8 +73,8 @@ class DcpReader:
     def read(self, key: str, offsets: Sequence[int] | None = None, lengths: Sequence[int] | None = None) -> Tensor:
         """The box ``offsets .. offsets + lengths`` of a tensor (by default all of it), of ``lengths``' shape.
 
-        Stored chunks are read one at a time; a box inside a single chunk is a view of that chunk, so the
-        memory needed is the box, or the box and the largest chunk that overlaps it.
+        Of every chunk that the box touches, only the rows that it touches are read. Memory: the box, and where a
+        chunk is wider than the box these rows.
 
         Raises:
             KeyError: no such tensor.
@@ -81,42 +89,112 @@ class DcpReader:
             overlap = _overlap(chunk, start, size)
             if overlap is None:
                 continue
-            stored = _narrow(self._read_chunk(key, chunk), overlap.begin, chunk.offsets, overlap.size)
+            part = self._read_from(key, chunk, overlap)
             if overlap.size == size:
-                return stored
+                return part
             if target is None:
                 target = torch.empty(size, dtype=entry.properties.dtype)
-            _narrow(target, overlap.begin, start, overlap.size).copy_(stored)
+            _narrow(target, overlap.begin, start, overlap.size).copy_(part)
             covered += math.prod(overlap.size)
         if target is None or covered != math.prod(size):
             raise DamagedCheckpointError(
-                f"{self.directory}: the stored chunks of {key} do not cover offsets {start}, lengths {size} "
+                f"{self.place}: the stored chunks of {key} do not cover offsets {start}, lengths {size} "
                 f"(the tensor has shape {tuple(entry.size)})"
             )
         return target
 
-    def _read_chunk(self, key: str, chunk: ChunkStorageMetadata) -> Tensor:
-        place = self._storage[MetadataIndex(key, chunk.offsets)]
-        path = self.directory / place.relative_path
+    def read_rows(
+        self, key: str, layer: int | None, first: int, rows: int, trailing: Sequence[int], block_bytes: int
+    ) -> Iterator[Tensor]:
+        """Rows ``first .. first + rows`` of one layer's parameter (or of an unstacked one), in blocks.
+
+        Args:
+            layer: row of the stacked tensor; None when the parameter is stored by itself.
+            trailing: the parameter's shape without its rows.
+            block_bytes: about how much a block takes; at least one row.
+
+        Yields:
+            ``[n, *trailing]``.
+        """
+        itemsize = self.dtype(key).itemsize
+        step = max(1, block_bytes // max(1, math.prod(trailing) * itemsize))
+        counts = [min(step, first + rows - at) for at in range(first, first + rows, step)]
+        above = () if layer is None else (layer,)
+        begin, size = (*above, first, *(0,) * len(trailing)), (*(1,) * len(above), rows, *trailing)
+        for chunk in self._tensors[key].chunks:
+            whole_rows = chunk.sizes[len(above) + 1 :] == size[len(above) + 1 :]
+            if whole_rows and _overlap(chunk, begin, size) == _Box(begin, size):
+                name, base, saved = self._locate(key, chunk)
+                at = [b - o for b, o in zip(begin, chunk.offsets, strict=True)]
+                offset = base + saved.start + sum(map(operator.mul, at, saved.stride)) * itemsize
+                for count in counts if saved.is_row_major else ():
+                    with self._explained(key, name, offset):
+                        yield self._fill(name, offset, (count, *trailing), saved.dtype)
+                    offset += count * math.prod(trailing) * itemsize
+                if saved.is_row_major:
+                    return
+        for count in counts:
+            box = self.read(key, (*above, first, *begin[len(above) + 1 :]), (*size[: len(above)], count, *trailing))
+            yield box if layer is None else box[0]
+            first += count
+
+    def _read_from(self, key: str, chunk: ChunkStorageMetadata, box: _Box) -> Tensor:
+        """The part of one stored chunk that is ``box``."""
+        name, base, saved = self._locate(key, chunk)
+        with self._explained(key, name, base):
+            return self._read_saved(name, base, saved, box, chunk.offsets)
+
+    def _locate(self, key: str, chunk: ChunkStorageMetadata) -> tuple[str, int, SavedTensor]:
+        """File, first byte in it, and layout of a stored chunk."""
+        index = MetadataIndex(key, chunk.offsets)
+        place = self._storage[index]
+        name: str = place.relative_path
+        if name not in self._sizes:
+            raise DamagedCheckpointError(f"{self.place}/{name} is missing; it holds {key}")
+        if index not in self._located:
+            with self._explained(key, name, place.offset):
+                self._located[index] = locate_tensor(window(self._files, name, place.offset, place.length))
+        saved = self._located[index]
+        if saved.shape != tuple(chunk.sizes):
+            raise DamagedCheckpointError(
+                f"{self.place}/{name}: {key} has shape {saved.shape}, not {tuple(chunk.sizes)}"
+            )
+        return name, place.offset, saved
+
+    @contextlib.contextmanager
+    def _explained(self, key: str, name: str, offset: int) -> Iterator[None]:
         try:
-            with path.open("rb") as stream:
-                item = _FileSlice(stream, place.offset, place.length)
-                tensor: Tensor = torch.load(item, map_location="cpu", weights_only=True)  # type: ignore[arg-type]
-        except FileNotFoundError:
-            raise DamagedCheckpointError(f"{path} is missing; it holds {key}") from None
-        except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
-            raise DamagedCheckpointError(f"{path} is damaged: cannot read {key} at byte {place.offset}") from error
-        if tuple(tensor.shape) != tuple(chunk.sizes):
-            raise DamagedCheckpointError(f"{path}: {key} has shape {tuple(tensor.shape)}, not {tuple(chunk.sizes)}")
+            yield
+        except _UNREADABLE as error:
+            message = f"{self.place}/{name} is damaged: cannot read {key} at byte {offset}: {error}"
+            raise DamagedCheckpointError(message) from error
+
+    def _read_saved(self, name: str, base: int, saved: SavedTensor, box: _Box, origin: Sequence[int]) -> Tensor:
+        """Read the slices of the first dimension that ``box`` has more than one of, whole, and narrow the rest."""
+        first = [b - o for b, o in zip(box.begin, origin, strict=True)]
+        if not saved.is_row_major:  # a clone of a transposed tensor
+            whole = self._fill(name, base + saved.start, (math.prod(saved.shape),), saved.dtype)
+            whole = whole.as_strided(saved.shape, saved.stride)
+            return _narrow(whole, first, (0,) * len(first), box.size)
+        leading = next((dim for dim, count in enumerate(box.size[:-1]) if count > 1), max(0, len(box.size) - 1))
+        shape = (*(1,) * leading, *box.size[leading : leading + 1], *saved.shape[leading + 1 :])
+        start = sum(at * step for at, step in zip(first[: leading + 1], saved.stride, strict=False))
+        rows = self._fill(name, base + saved.start + start * saved.dtype.itemsize, shape, saved.dtype)
+        return _narrow(
+            rows, first[leading + 1 :], (0,) * len(first[leading + 1 :]), box.size[leading + 1 :], leading + 1
+        )
+
+    def _fill(self, name: str, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        tensor = torch.empty(shape, dtype=dtype)
+        self._files.read_into(name, offset, bytes_of(tensor))
         return tensor
 
 
-class _Box:
+class _Box(NamedTuple):
     """A corner in the whole tensor's coordinates and a size."""
 
-    def __init__(self, begin: tuple[int, ...], size: tuple[int, ...]) -> None:
-        self.begin = begin
-        self.size = size
+    begin: tuple[int, ...]
+    size: tuple[int, ...]
 
 
 def _overlap(chunk: ChunkStorageMetadata, start: tuple[int, ...], size: tuple[int, ...]) -> _Box | None:
@@ -129,38 +207,9 @@ def _overlap(chunk: ChunkStorageMetadata, start: tuple[int, ...], size: tuple[in
     return _Box(begin, extent) if all(n > 0 for n in extent) else None
 
 
-def _narrow(tensor: Tensor, begin: Sequence[int], origin: Sequence[int], size: Sequence[int]) -> Tensor:
+def _narrow(
+    tensor: Tensor, begin: Sequence[int], origin: Sequence[int], size: Sequence[int], first_dim: int = 0
+) -> Tensor:
     """The part of ``tensor`` (whose corner is ``origin``) from ``begin``, of ``size``; a view."""
-    return tensor[tuple(slice(b - o, b - o + n) for b, o, n in zip(begin, origin, size, strict=True))]
-
-
-class _FileSlice(io.RawIOBase):
-    """A window of an open file as a file. ``torch.load`` reads into its own buffers through ``readinto``."""
-
-    def __init__(self, stream: BinaryIO, offset: int, length: int) -> None:
-        self._stream = stream
-        self._offset = offset
-        self._length = length
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
-        self._position = base + offset
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        wanted = max(0, min(len(view), self._length - self._position))
-        self._stream.seek(self._offset + self._position)
-        count = self._stream.readinto(view[:wanted])  # type: ignore[attr-defined]
-        self._position += count
-        return count
+    slices = tuple(slice(b - o, b - o + n) for b, o, n in zip(begin, origin, size, strict=True))
+    return tensor[(slice(None),) * first_dim + slices]

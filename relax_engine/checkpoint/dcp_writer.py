@@ -1,18 +1,20 @@
 """Writing a Megatron ``torch_dist`` checkpoint chunk by chunk, without a model or a process group.
 
 The result is what ``torch.distributed.checkpoint`` and ``megatron.core.dist_checkpointing`` read: items saved
-one after another in one ``.distcp`` file, ``.metadata`` that says where each lies, Megatron's ``metadata.json``
+one after another in ``.distcp`` files, ``.metadata`` that says where each lies, Megatron's ``metadata.json``
 and ``common.pt``. Memory: the chunk at hand.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -29,7 +31,9 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.storage import WriteResult
 
-_DATA_FILE = "__0_0.distcp"
+from relax_engine.checkpoint.output import Output
+
+DEFAULT_FILE_BYTES = 4 * 2**30
 _FORMAT = {
     "sharded_backend": "torch_dist",
     "sharded_backend_version": 1,
@@ -52,17 +56,24 @@ class ReproducibleWriter(FileSystemWriter):
 class DcpWriter:
     """Use as a context manager; leaving it without an exception completes the checkpoint."""
 
-    def __init__(self, directory: Path | str) -> None:
-        self.directory = Path(directory)
-        self._data = (self.directory / _DATA_FILE).open("wb")
+    def __init__(self, output: Output, *, max_file_bytes: int = DEFAULT_FILE_BYTES) -> None:
+        """Write into `output`, beginning a new file when one has `max_file_bytes`."""
+        self._output = output
+        self._max_file_bytes = max_file_bytes
+        self._files = 0
+        self._data: BinaryIO | None = None
+        self._data_name = ""
+        self._open_file = contextlib.ExitStack()
         self._entries: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
         self._written: list[WriteResult] = []
 
     def __enter__(self) -> DcpWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._data.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open_file.__exit__(kind, error, trace)
         if kind is None:
             self._finish()
 
@@ -84,15 +95,31 @@ class DcpWriter:
         self._append(MetadataIndex(key), [value])
 
     def _append(self, index: MetadataIndex, value: Any) -> None:
-        offset = self._data.tell()
-        torch.save(value, _AppendOnly(self._data))  # type: ignore[arg-type]
-        length = self._data.tell() - offset
-        self._written.append(WriteResult(index, length, _StorageInfo(_DATA_FILE, offset, length)))
+        data = self._current_file()
+        offset = data.tell()
+        torch.save(value, _AppendOnly(data))  # type: ignore[arg-type]
+        length = data.tell() - offset
+        self._written.append(WriteResult(index, length, _StorageInfo(self._data_name, offset, length)))
+
+    def _current_file(self) -> BinaryIO:
+        if self._data is None or self._data.tell() >= self._max_file_bytes:
+            self._open_file.close()
+            self._data_name = f"__0_{self._files}.distcp"
+            self._files += 1
+            path = self._open_file.enter_context(self._output.file(self._data_name))
+            self._data = self._open_file.enter_context(path.open("wb", buffering=0))
+        return self._data
 
     def _finish(self) -> None:
-        ReproducibleWriter(self.directory).finish(Metadata(dict(self._entries)), [self._written])
-        (self.directory / "metadata.json").write_text(json.dumps(_FORMAT))
-        torch.save({}, self.directory / "common.pt")
+        with tempfile.TemporaryDirectory(prefix="relax-metadata-") as directory:
+            ReproducibleWriter(directory).finish(Metadata(dict(self._entries)), [self._written])
+            content = Path(directory, ".metadata").read_bytes()
+        common = io.BytesIO()
+        torch.save({}, common)
+        format_ = json.dumps(_FORMAT).encode()
+        for name, data in (("common.pt", common.getvalue()), ("metadata.json", format_), (".metadata", content)):
+            with self._output.file(name) as path:
+                path.write_bytes(data)
 
 
 class _AppendOnly(io.RawIOBase):
@@ -105,4 +132,7 @@ class _AppendOnly(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        return int(self._stream.write(data))
+        view = memoryview(data).cast("B")
+        while view:
+            view = view[self._stream.write(view) :]
+        return memoryview(data).nbytes

@@ -1,17 +1,15 @@
 """From a Megatron distributed checkpoint to a Hugging Face directory, tensor by tensor.
 
-One stored layer is read, split into its Hugging Face tensors and written before the next is read. The
-directory is built beside its place and renamed when it is whole.
+Blocks of rows are read from where a parameter is stored and appended to the Hugging Face tensor they belong to.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
-import os
-import shutil
-import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,15 +18,18 @@ from torch import Tensor
 from relax_engine.checkpoint.dcp_layout import locate
 from relax_engine.checkpoint.dcp_reader import DcpReader
 from relax_engine.checkpoint.dtypes import dtype_name, parse_dtype
-from relax_engine.checkpoint.durable import sync_path, sync_tree
-from relax_engine.checkpoint.errors import DamagedCheckpointError, OutputExistsError
+from relax_engine.checkpoint.errors import DamagedCheckpointError
 from relax_engine.checkpoint.families import model_spec
+from relax_engine.checkpoint.files import Place, is_url
+from relax_engine.checkpoint.fp8 import DTYPE as FP8_DTYPE
+from relax_engine.checkpoint.fp8 import Fp8
 from relax_engine.checkpoint.hf_directory import copy_companions, shard_names, write_config, write_index
-from relax_engine.checkpoint.hf_reader import hf_shapes, read_config
-from relax_engine.checkpoint.manager import resolve_checkpoint
+from relax_engine.checkpoint.hf_reader import CONFIG, hf_shapes, read_config
 from relax_engine.checkpoint.mapping import SCORE, Layout, ParameterMapping, WeightMap
+from relax_engine.checkpoint.output import refuse_existing, writing
 from relax_engine.checkpoint.progress import byte_progress
-from relax_engine.checkpoint.safetensors_writer import PlannedTensor, plan_shards, write_safetensors
+from relax_engine.checkpoint.resolve import resolve_checkpoint
+from relax_engine.checkpoint.safetensors_writer import BLOCK_BYTES, PlannedTensor, plan_shards, write_safetensors
 
 DEFAULT_SHARD_BYTES = 5 * 2**30
 
@@ -39,8 +40,8 @@ logger = logging.getLogger(__name__)
 class ExportResult:
     """``path`` is the Hugging Face directory, ``source`` the iteration it was made from; ``nbytes`` counts weights."""
 
-    path: Path
-    source: Path
+    path: Place
+    source: Place
     num_tensors: int
     num_shards: int
     nbytes: int
@@ -48,23 +49,26 @@ class ExportResult:
 
 
 def export_checkpoint(
-    dcp_dir: Path | str,
-    out_dir: Path | str,
+    dcp_dir: Place,
+    out_dir: Place,
     *,
-    origin_hf_dir: Path | str,
+    origin_hf_dir: Place,
     dtype: str | None = None,
+    fp8: Fp8 | None = None,
     max_shard_bytes: int = DEFAULT_SHARD_BYTES,
     force: bool = False,
 ) -> ExportResult:
     """Convert one iteration directory, or the latest complete one of a run root, to Hugging Face.
 
-    Memory: the largest stored parameter and a block of a few megabytes.
+    All places may be directories or URLs of object storage (`s3://bucket/model`). Memory: a block of a few megabytes;
+    with `fp8` three times the largest weight. Local disk for a remote output: one file of weights.
 
     Args:
         origin_hf_dir: the model the run began with; gives config, tokenizer, chat template.
         dtype: float32, bfloat16 or float16; None keeps the stored types.
+        fp8: quantise the weights of linear layers so; `dtype` is then of the others.
         max_shard_bytes: data bytes of one safetensors file.
-        force: replace an existing ``out_dir``, which stays in place until the new one is whole.
+        force: replace what is at ``out_dir``. A directory stays in place until the new one is whole.
 
     Raises:
         OutputExistsError: ``out_dir`` exists, is not empty, and ``force`` is False.
@@ -75,81 +79,93 @@ def export_checkpoint(
     target = parse_dtype(dtype)
     if max_shard_bytes < 1:
         raise ValueError(f"max_shard_bytes must be at least 1, got {max_shard_bytes}")
-    out = Path(out_dir)
-    if out.exists() and not force and (not out.is_dir() or any(out.iterdir())):
-        raise OutputExistsError(f"{out} exists and is not empty; choose another output or allow replacing it (-f)")
-    origin = Path(origin_hf_dir)
-    weights = WeightMap(model_spec(read_config(origin)))
+    refuse_existing(out_dir, force=force)
+    weights = WeightMap(model_spec(read_config(origin_hf_dir)))
     source = resolve_checkpoint(dcp_dir)
     reader = DcpReader(source)
     if SCORE in reader and weights.spec.num_labels is None:
         raise DamagedCheckpointError(
-            f"{source} has a score layer (a critic), and the origin {origin} is a language model; give a "
+            f"{source} has a score layer (a critic), and the origin {origin_hf_dir} is a language model; give a "
             "...ForSequenceClassification directory of the same sizes with one label"
         )
-    plan = [planned for mapping in weights.parameters.values() for planned in _plan(reader, weights, mapping, target)]
+    plan = [
+        planned for mapping in weights.parameters.values() for planned in _plan(reader, weights, mapping, target, fp8)
+    ]
     shards = plan_shards(plan, max_shard_bytes)
     total = sum(planned.nbytes for planned in plan)
-    written = dtype_name(max((planned.dtype for planned in plan), key=[p.dtype for p in plan].count))
-
-    staged = out.absolute().with_name(f".{out.name}.{uuid.uuid4().hex}.partial")
-    staged.mkdir(parents=True)
-    try:
-        names = shard_names(len(shards))
-        stream = _stream(reader, weights)
-        with byte_progress(f"export {out.name}", total) as advance:
-            for name, shard in zip(names, shards, strict=True):
-                write_safetensors(staged / name, shard, stream, advance)
-        write_index(staged, names, shards)
-        copy_companions(origin, staged)
-        write_config(origin, staged, written)
-        _put_in_place(staged, out)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
-    logger.info("exported %s to %s: %d tensors, %.1f MB, %s", source, out, len(plan), total / 1e6, written)
+    kept = [planned for planned in plan if planned.name in weights.owner and planned.dtype is not FP8_DTYPE]
+    written = dtype_name(max((p.dtype for p in kept), key=[p.dtype for p in kept].count))
+    names = shard_names(len(shards))
+    stream = _stream(reader, weights, fp8)
+    with writing(out_dir, mark=CONFIG, force=force) as output, byte_progress(f"export {out_dir}", total) as advance:
+        for name, shard in zip(names, shards, strict=True):
+            with output.file(name) as path:
+                write_safetensors(path, shard, stream, advance)
+        write_index(output, names, shards)
+        copy_companions(origin_hf_dir, output)
+        linear = (p.name.removesuffix(".weight") for p in kept if len(p.shape) == 2 and p.name.endswith(".weight"))
+        write_config(origin_hf_dir, output, written, fp8.config(linear) if fp8 else None)
+    logger.info("exported %s to %s: %d tensors, %.1f MB, %s", source, out_dir, len(plan), total / 1e6, written)
+    out = str(out_dir) if is_url(out_dir) else Path(out_dir)
     return ExportResult(out, source, len(plan), len(shards), total, written)
 
 
 def _plan(
-    reader: DcpReader, weights: WeightMap, mapping: ParameterMapping, target: torch.dtype | None
+    reader: DcpReader, weights: WeightMap, mapping: ParameterMapping, target: torch.dtype | None, fp8: Fp8 | None
 ) -> Iterator[PlannedTensor]:
     """The Hugging Face tensors of one parameter, after checking that it is stored and fits."""
     key, layer = locate(mapping.name)
     if key not in reader:
-        raise DamagedCheckpointError(f"{reader.directory} lacks the tensor {key}, needed for {mapping.hf_names[0]}")
+        raise DamagedCheckpointError(f"{reader.place} lacks the tensor {key}, needed for {mapping.hf_names[0]}")
     stored = reader.shape(key)
     expected = mapping.shape if layer is None else (weights.spec.num_layers, *mapping.shape)
     padded = mapping.layout is Layout.VOCAB and stored[0] >= expected[0] and stored[1:] == expected[1:]
     if stored != expected and not padded:
         raise DamagedCheckpointError(
-            f"{reader.directory}: {key} has shape {stored}, the origin's config.json asks for {expected}; "
+            f"{reader.place}: {key} has shape {stored}, the origin's config.json asks for {expected}; "
             "give the Hugging Face directory that the run began with"
         )
     dtype = target or reader.dtype(key)
     for hf_name, shape in hf_shapes(weights, mapping):
-        yield PlannedTensor(hf_name, shape, dtype)
-
-
-def _stream(reader: DcpReader, weights: WeightMap) -> Iterator[tuple[str, Tensor]]:
-    """All Hugging Face tensors in the plan's order, one stored parameter in memory at a time."""
-    for mapping in weights.parameters.values():
-        key, layer = locate(mapping.name)
-        if layer is None:
-            full = reader.read(key, (0,) * len(mapping.shape), mapping.shape)
+        if fp8 is not None and fp8.quantises(hf_name, shape):
+            yield PlannedTensor(hf_name, shape, FP8_DTYPE)
+            yield PlannedTensor(fp8.scale_name(hf_name), fp8.scale_shape(shape), torch.float32)
         else:
-            full = reader.read(key, (layer, *(0,) * len(mapping.shape)), (1, *mapping.shape))[0]
-        yield from weights.split(mapping.name, full)
-        del full
+            yield PlannedTensor(hf_name, shape, dtype)
 
 
-def _put_in_place(staged: Path, out: Path) -> None:
-    sync_tree(staged)
-    replaced = staged.with_name(staged.name + ".replaced")
-    if out.exists():
-        os.rename(out, replaced)
-    os.rename(staged, out)
-    sync_path(out.absolute().parent)
-    if replaced.is_dir():
-        shutil.rmtree(replaced)
-    else:
-        replaced.unlink(missing_ok=True)
+def _stream(reader: DcpReader, weights: WeightMap, fp8: Fp8 | None) -> Iterator[tuple[str, Iterable[Tensor]]]:
+    """All Hugging Face tensors in the plan's order, each in parts."""
+    for mapping in weights.parameters.values():
+        for hf_name, shape, parts in _parts(reader, weights, mapping):
+            if fp8 is not None and fp8.quantises(hf_name, shape):
+                quantised, scales = fp8.quantise(torch.cat(list(parts)))
+                yield hf_name, [quantised]
+                yield fp8.scale_name(hf_name), [scales]
+            else:
+                yield hf_name, parts
+
+
+def _parts(
+    reader: DcpReader, weights: WeightMap, mapping: ParameterMapping
+) -> Iterator[tuple[str, tuple[int, ...], Iterable[Tensor]]]:
+    """Name, shape and parts of each Hugging Face tensor of one parameter.
+
+    Where a tensor is a selection of the parameter's rows, as all are that come of fusing projections, only these are
+    read, block by block; which they are is found by splitting the row numbers in the tensor's place.
+    """
+    key, layer = locate(mapping.name)
+    numbers = torch.arange(mapping.shape[0]).view(-1, *(1,) * (len(mapping.shape) - 1))
+    for (hf_name, shape), (_, rows) in zip(
+        hf_shapes(weights, mapping), weights.split(mapping.name, numbers), strict=True
+    ):
+        runs = _runs(rows.flatten())
+        read = partial(reader.read_rows, key, layer, trailing=mapping.shape[1:], block_bytes=BLOCK_BYTES)
+        yield hf_name, shape, itertools.chain.from_iterable(read(first, count) for first, count in runs)
+
+
+def _runs(rows: Tensor) -> list[tuple[int, int]]:
+    """Ascending runs of row numbers, as `(first, count)`."""
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), (rows.diff() != 1).nonzero().flatten() + 1])
+    counts = torch.cat([starts, torch.tensor([len(rows)])]).diff()
+    return list(zip(rows[starts].tolist(), counts.tolist(), strict=True))

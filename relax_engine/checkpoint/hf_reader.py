@@ -1,51 +1,53 @@
 """Reading a Hugging Face model directory: its architecture, and single tensors by name.
 
-Weights are safetensors, one file or several with an index. Tensors are mapped from disk when asked for.
+Weights are safetensors, one file or several with an index. Tensors are read when asked for.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from relax_engine.checkpoint.errors import CheckpointNotFoundError, DamagedCheckpointError
 from relax_engine.checkpoint.families import ModelSpec, model_spec
+from relax_engine.checkpoint.files import Place, below, files_at, read_bytes
 from relax_engine.checkpoint.mapping import ParameterMapping, WeightMap
+from relax_engine.checkpoint.saved_tensor import bytes_of
 
+CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
-_FLOATS = ("F32", "BF16", "F16")
+_FLOATS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _SHOWN = 8
 
 
-def read_config(directory: Path) -> dict[str, Any]:
-    """The directory's ``config.json``.
+def read_config(place: Place) -> dict[str, Any]:
+    """The ``config.json`` of a directory or URL.
 
     Raises:
         CheckpointNotFoundError: there is none.
         DamagedCheckpointError: it is not JSON.
     """
-    path = directory / "config.json"
-    try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    files = files_at(place)
+    size = files.sizes().get(CONFIG)
+    if size is None:
         raise CheckpointNotFoundError(
-            f"{directory} has no config.json; give the directory of a Hugging Face model (config.json, *.safetensors)"
-        ) from None
+            f"{place} has no config.json; give the directory of a Hugging Face model (config.json, *.safetensors)"
+        )
+    try:
+        config: dict[str, Any] = json.loads(read_bytes(files, CONFIG, size))
     except json.JSONDecodeError as error:
-        raise DamagedCheckpointError(f"{path} is not JSON: {error}") from error
+        raise DamagedCheckpointError(f"{below(place, CONFIG)} is not JSON: {error}") from error
     return config
 
 
 class HfReader:
-    """One model directory. Opening it checks every file's header; no weights are read until ``tensor``."""
+    """One model directory or URL. Opening it checks every file's header; no weights are read until ``tensor``."""
 
-    def __init__(self, directory: Path | str) -> None:
+    def __init__(self, place: Place) -> None:
         """Open the directory.
 
         Raises:
@@ -53,23 +55,26 @@ class HfReader:
             UnknownArchitectureError: the architecture has no mapping.
             DamagedCheckpointError: a shard named by the index is missing, or a file is truncated.
         """
-        self.directory = Path(directory)
-        self.spec: ModelSpec = model_spec(read_config(self.directory))
-        self.file_bytes = 0
-        self._handles: dict[str, Any] = {}
-        for path in self._weight_files():
-            handle = _open(path)
-            self._handles.update(dict.fromkeys(handle.keys(), handle))
-            self.file_bytes += path.stat().st_size
+        self.place = place
+        self.spec: ModelSpec = model_spec(read_config(place))
+        self._files = files_at(place)
+        self._sizes = self._files.sizes()
+        self._tensors: dict[str, _Stored] = {}
+        names = self._weight_files()
+        self.file_bytes = sum(self._sizes[name] for name in names)
+        for name in names:
+            self._tensors |= self._read_header(name)
         self._check_index()
 
     def names(self) -> Iterable[str]:
         """Names of all stored tensors."""
-        return self._handles.keys()
+        return self._tensors.keys()
 
     def tensor(self, name: str) -> Tensor:
         """One tensor, from disk."""
-        tensor: Tensor = self._handles[name].get_tensor(name)
+        stored = self._tensors[name]
+        tensor = torch.empty(stored.shape, dtype=_FLOATS[stored.dtype])
+        self._files.read_into(stored.file, stored.start, bytes_of(tensor))
         return tensor
 
     def check_against(self, weights: WeightMap) -> None:
@@ -81,12 +86,12 @@ class HfReader:
             DamagedCheckpointError: names the ones that are not.
         """
         absent = self.lacks(weights)
-        missing = [name for name in weights.hf_names() if name not in self._handles and name not in absent]
-        extra = [name for name in self._handles if name not in weights.owner and not weights.ignores(name)]
+        missing = [name for name in weights.hf_names() if name not in self._tensors and name not in absent]
+        extra = [name for name in self._tensors if name not in weights.owner and not weights.ignores(name)]
         for problem, names in (("lacks", missing), ("has tensors that its config.json does not describe:", extra)):
             if names:
                 more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-                raise DamagedCheckpointError(f"{self.directory} {problem} {', '.join(names[:_SHOWN])}{more}")
+                raise DamagedCheckpointError(f"{self.place} {problem} {', '.join(names[:_SHOWN])}{more}")
         for mapping in weights.parameters.values():
             for name, expected in hf_shapes(weights, mapping):
                 if name not in absent:
@@ -97,51 +102,74 @@ class HfReader:
         return [name for name in weights.hf_names() if weights.may_lack(name, self.spec)]
 
     def _check_tensor(self, name: str, expected: tuple[int, ...]) -> None:
-        stored = self._handles[name].get_slice(name)
-        if tuple(stored.get_shape()) != expected:
+        stored = self._tensors[name]
+        if stored.shape != expected:
             raise DamagedCheckpointError(
-                f"{self.directory}: {name} has shape {tuple(stored.get_shape())}, its config.json asks for {expected}"
+                f"{self.place}: {name} has shape {stored.shape}, its config.json asks for {expected}"
             )
-        if stored.get_dtype() not in _FLOATS:
+        if stored.dtype not in _FLOATS:
             raise DamagedCheckpointError(
-                f"{self.directory}: {name} is stored as {stored.get_dtype()}; "
-                f"dequantise it to one of {', '.join(_FLOATS)}"
+                f"{self.place}: {name} is stored as {stored.dtype}; dequantise it to one of {', '.join(_FLOATS)}"
             )
 
-    def _weight_files(self) -> list[Path]:
-        if (self.directory / INDEX).is_file():
-            files = sorted({self.directory / name for name in self._index().values()})
-            for path in files:
-                if not path.is_file():
-                    raise DamagedCheckpointError(f"{self.directory / INDEX} names {path.name}, which is missing")
+    def _weight_files(self) -> list[str]:
+        if INDEX in self._sizes:
+            files = sorted(set(self._index().values()))
+            for name in files:
+                if name not in self._sizes:
+                    raise DamagedCheckpointError(f"{below(self.place, INDEX)} names {name}, which is missing")
             return files
-        files = sorted(self.directory.glob("*.safetensors"))
+        files = [name for name in self._sizes if name.endswith(".safetensors") and "/" not in name]
         if not files:
-            raise CheckpointNotFoundError(f"{self.directory} has no *.safetensors; convert its weights to safetensors")
+            raise CheckpointNotFoundError(f"{self.place} has no *.safetensors; convert its weights to safetensors")
         return files
+
+    def _read_header(self, name: str) -> dict[str, _Stored]:
+        """The tensors of one file (https://github.com/huggingface/safetensors#format)."""
+        size = self._sizes[name]
+        try:
+            length = int.from_bytes(read_bytes(self._files, name, 8), "little")
+            if length > size:
+                raise ValueError(f"a header of {length} bytes in a file of {size}")
+            header = json.loads(read_bytes(self._files, name, length, offset=8))
+            header.pop("__metadata__", None)
+            found = {
+                tensor: _Stored(name, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
+                for tensor, entry in header.items()
+            }
+            end = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+            if end != size:
+                raise ValueError(f"its header asks for {end} bytes, it has {size}")
+        except (ValueError, KeyError, TypeError, DamagedCheckpointError) as error:
+            path = below(self.place, name)
+            raise DamagedCheckpointError(f"{path} is truncated or not safetensors: {error}") from error
+        return found
 
     def _index(self) -> dict[str, str]:
         try:
-            weight_map: dict[str, str] = json.loads((self.directory / INDEX).read_text())["weight_map"]
+            text = read_bytes(self._files, INDEX, self._sizes[INDEX])
+            weight_map: dict[str, str] = json.loads(text)["weight_map"]
         except (json.JSONDecodeError, KeyError) as error:
-            raise DamagedCheckpointError(f"{self.directory / INDEX} is not a weight index: {error!r}") from error
+            raise DamagedCheckpointError(f"{below(self.place, INDEX)} is not a weight index: {error!r}") from error
         return weight_map
 
     def _check_index(self) -> None:
-        if (self.directory / INDEX).is_file():
-            absent = [name for name in self._index() if name not in self._handles]
+        if INDEX in self._sizes:
+            absent = [name for name in self._index() if name not in self._tensors]
             if absent:
-                raise DamagedCheckpointError(f"{self.directory / INDEX} lists {absent[0]}, which no shard holds")
+                raise DamagedCheckpointError(f"{below(self.place, INDEX)} lists {absent[0]}, which no shard holds")
+
+
+class _Stored(NamedTuple):
+    """A tensor of a safetensors file: its type as named there, and its first byte."""
+
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
 
 
 def hf_shapes(weights: WeightMap, mapping: ParameterMapping) -> list[tuple[str, tuple[int, ...]]]:
     """Names and shapes of the Hugging Face tensors a parameter is made of."""
     shell = torch.empty(mapping.shape, device="meta")
     return [(name, tuple(part.shape)) for name, part in weights.split(mapping.name, shell)]
-
-
-def _open(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt")
-    except SafetensorError as error:
-        raise DamagedCheckpointError(f"{path} is truncated or not safetensors: {error}") from error

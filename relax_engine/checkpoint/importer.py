@@ -6,8 +6,10 @@ No model is built and no process group is needed. The result is a run root with 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +18,12 @@ from torch import Tensor
 from relax_engine.checkpoint.dcp_layout import extra_state_keys, locate
 from relax_engine.checkpoint.dcp_writer import DcpWriter
 from relax_engine.checkpoint.dtypes import parse_dtype
-from relax_engine.checkpoint.errors import OutputExistsError
+from relax_engine.checkpoint.files import Place, below, files_at, is_url
 from relax_engine.checkpoint.hf_reader import HfReader
-from relax_engine.checkpoint.manager import CheckpointManager
+from relax_engine.checkpoint.manager import CheckpointManager, iteration_name
 from relax_engine.checkpoint.mapping import WeightMap
+from relax_engine.checkpoint.marker import MARKER, Marker
+from relax_engine.checkpoint.output import LocalOutput, Output, refuse_existing, writing
 from relax_engine.checkpoint.progress import byte_progress
 
 IMPORTED_ITERATION = 0
@@ -31,17 +35,18 @@ logger = logging.getLogger(__name__)
 class ImportResult:
     """``root`` can be given to ``--load``; ``path`` is its one iteration. ``nbytes`` counts weights."""
 
-    root: Path
-    path: Path
+    root: Place
+    path: Place
     architecture: str
     num_parameters: int
     nbytes: int
 
 
-def import_checkpoint(hf_dir: Path | str, out_dir: Path | str, *, dtype: str | None = None) -> ImportResult:
+def import_checkpoint(hf_dir: Place, out_dir: Place, *, dtype: str | None = None) -> ImportResult:
     """Convert a Hugging Face model directory (safetensors) to ``out_dir/iter_0000000``.
 
-    Memory: the largest parameter, about three times while it is written.
+    Both places may be directories or URLs of object storage. Memory: the largest parameter, twice. Local disk for a
+    remote output: one `.distcp` file of about 4 GiB.
 
     Args:
         dtype: float32, bfloat16 or float16; None keeps each tensor's type.
@@ -53,31 +58,45 @@ def import_checkpoint(hf_dir: Path | str, out_dir: Path | str, *, dtype: str | N
         DamagedCheckpointError, WeightMappingError: tensors missing, unexpected, truncated or misshapen.
     """
     target = parse_dtype(dtype)
-    root = Path(out_dir)
-    if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise OutputExistsError(f"{root} exists and is not empty; choose another output or remove it")
+    refuse_existing(out_dir)
     reader = HfReader(hf_dir)
     weights = WeightMap(reader.spec)
     reader.check_against(weights)
-    manager = CheckpointManager(root)
     total = sum(math.prod(mapping.shape) for mapping in weights.parameters.values())
     nbytes = 0
     with (
-        manager.writing(IMPORTED_ITERATION) as directory,
-        DcpWriter(directory) as writer,
-        byte_progress(f"import {reader.directory.name}", reader.file_bytes) as advance,
+        _iteration(out_dir) as output,
+        DcpWriter(output) as writer,
+        byte_progress(f"import {reader.place}", reader.file_bytes) as advance,
     ):
-        for name in weights.parameters:
-            parts = [reader.tensor(hf_name) for hf_name in weights.parameters[name].hf_names]
-            full = weights.merge(name, parts)
+        for name, mapping in weights.parameters.items():
+            full = weights.merge(name, [reader.tensor(hf_name) for hf_name in mapping.hf_names])
+            read_bytes = full.nbytes
             full = full if target is None else full.to(target)
             _write(writer, reader.spec.num_layers, name, full)
             nbytes += full.nbytes
-            advance(sum(part.nbytes for part in parts))
+            advance(read_bytes)
         for key in extra_state_keys(reader.spec.num_layers):
             writer.add_object(key, None)
     logger.info("imported %s: %d parameters, %.1f MB", reader.spec.architecture, total, nbytes / 1e6)
-    return ImportResult(root, manager.path(IMPORTED_ITERATION), reader.spec.architecture, total, nbytes)
+    root = str(out_dir) if is_url(out_dir) else Path(out_dir)
+    path = below(root, iteration_name(IMPORTED_ITERATION))
+    return ImportResult(root, path, reader.spec.architecture, total, nbytes)
+
+
+@contextlib.contextmanager
+def _iteration(root: Place) -> Iterator[Output]:
+    """The directory of the imported iteration; complete when the block ends without an exception."""
+    if not is_url(root):
+        with CheckpointManager(Path(root)).writing(IMPORTED_ITERATION) as directory:
+            yield LocalOutput(directory)
+        return
+    place = below(root, iteration_name(IMPORTED_ITERATION))
+    with writing(place, mark=MARKER) as output:
+        yield output
+        marker = Marker(IMPORTED_ITERATION, files_at(place).sizes())
+        with output.file(MARKER) as path:
+            path.write_text(marker.to_json(), encoding="utf-8")
 
 
 def _write(writer: DcpWriter, num_layers: int, name: str, full: Tensor) -> None:

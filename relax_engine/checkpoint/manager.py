@@ -18,20 +18,18 @@ tracker file). A saver killed at any point leaves a ``.partial`` directory, whic
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from relax_engine.checkpoint.durable import remove_tree, sync_path, sync_tree, write_atomically
-from relax_engine.checkpoint.errors import CheckpointNotFoundError, CheckpointSchemaError
+from relax_engine.checkpoint.errors import CheckpointNotFoundError
+from relax_engine.checkpoint.marker import MARKER, Marker, incompleteness
 
-CHECKPOINT_SCHEMA = 1
-MARKER = "checkpoint.json"
 TRACKER = "latest_checkpointed_iteration.txt"
 
 _ITERATION = re.compile(r"iter_(\d{7,})(\.replaced)?")
@@ -55,7 +53,7 @@ class CheckpointManager:
 
     def path(self, iteration: int) -> Path:
         """Where the complete checkpoint of ``iteration`` is or will be."""
-        return self.root / f"iter_{iteration:07d}"
+        return self.root / iteration_name(iteration)
 
     def begin(self, iteration: int) -> Path:
         """An empty ``.partial`` directory to write into; what a killed saver left there is removed."""
@@ -65,10 +63,13 @@ class CheckpointManager:
         partial.mkdir(parents=True)
         return partial
 
-    def commit(self, iteration: int) -> SavedCheckpoint:
+    def commit(self, iteration: int, adapter: Mapping[str, Any] | None = None) -> SavedCheckpoint:
         """Make what was written since ``begin`` the complete checkpoint of ``iteration``.
 
         Call once, after every writer has finished. A checkpoint of the same iteration is replaced.
+
+        Args:
+            adapter: rank, alpha and targets of the LoRA weights in it.
 
         Raises:
             CheckpointNotFoundError: ``begin`` was not called.
@@ -77,8 +78,7 @@ class CheckpointManager:
         if not partial.is_dir():
             raise CheckpointNotFoundError(f"nothing to commit: {partial} does not exist; call begin({iteration}) first")
         sync_tree(partial)
-        marker = {"schema": CHECKPOINT_SCHEMA, "iteration": iteration, "files": _sizes(partial)}
-        write_atomically(partial / MARKER, json.dumps(marker, indent=1))
+        write_atomically(partial / MARKER, Marker(iteration, _sizes(partial), adapter).to_json())
         replaced = final.with_name(final.name + ".replaced")
         if final.exists():
             if replaced.exists():
@@ -165,48 +165,31 @@ class CheckpointManager:
         return found
 
 
-def resolve_checkpoint(path: Path | str) -> Path:
-    """The iteration directory ``path`` is, or the newest complete one of the run root it is.
+def iteration_name(iteration: int) -> str:
+    """Name of an iteration's directory."""
+    return f"iter_{iteration:07d}"
+
+
+def read_marker(directory: Path) -> Marker:
+    """What the complete checkpoint in ``directory`` holds.
 
     Raises:
-        CheckpointNotFoundError: neither; names what was looked for.
+        CheckpointNotFoundError: it has no marker.
+        CheckpointSchemaError: it was written in a layout of another release.
     """
-    directory = Path(path)
-    if not directory.is_dir():
-        raise CheckpointNotFoundError(f"no checkpoint at {directory}: no such directory")
-    if (directory / MARKER).is_file():
-        problem = _incompleteness(directory)
-        if problem:
-            raise CheckpointNotFoundError(f"checkpoint {directory} is not complete: {problem}")
-        return directory
-    latest = CheckpointManager(directory).latest()
-    if latest is None:
-        raise CheckpointNotFoundError(
-            f"no checkpoint at {directory}: it has no {MARKER} and no complete iter_NNNNNNN directory; "
-            "give the run's root or one of its iterations"
-        )
-    logger.info("%s is a run root: using its latest complete iteration, %s", directory, latest.path.name)
-    return latest.path
+    try:
+        return Marker.from_json((directory / MARKER).read_text(encoding="utf-8"), where=directory / MARKER)
+    except FileNotFoundError:
+        raise CheckpointNotFoundError(f"{directory} has no {MARKER}: not a complete checkpoint") from None
 
 
 def _incompleteness(directory: Path) -> str | None:
     """Why the directory is not a complete checkpoint; None when it is."""
     try:
-        marker = json.loads((directory / MARKER).read_text(encoding="utf-8"))
+        text = (directory / MARKER).read_text(encoding="utf-8")
     except FileNotFoundError:
         return f"it has no {MARKER}"
-    except json.JSONDecodeError as error:
-        return f"its {MARKER} is not JSON ({error})"
-    if marker.get("schema") != CHECKPOINT_SCHEMA:
-        raise CheckpointSchemaError(
-            f"{directory / MARKER} has schema {marker.get('schema')!r}; this release reads schema {CHECKPOINT_SCHEMA}. "
-            "Use the release that wrote it, or a newer one."
-        )
-    sizes = _sizes(directory)
-    for name, size in marker["files"].items():
-        if sizes.get(name) != size:
-            return f"{name} has {sizes.get(name, 'no')} bytes instead of {size}"
-    return None
+    return incompleteness(text, _sizes(directory), where=directory / MARKER)
 
 
 def _sizes(directory: Path) -> dict[str, int]:

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-_TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
-_BLOCK_BYTES = 8 << 20
+from relax_engine.checkpoint.saved_tensor import bytes_of
+
+_TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float8_e4m3fn: "F8_E4M3"}
+BLOCK_BYTES = 256 << 10
+"""About how much is read, converted and written at a time: what a processor's cache holds."""
 _ALIGNMENT = 8
 
 
@@ -49,11 +52,15 @@ def plan_shards(tensors: list[PlannedTensor], max_bytes: int) -> list[list[Plann
 
 
 def write_safetensors(
-    path: Path, plan: list[PlannedTensor], tensors: Iterator[tuple[str, Tensor]], advance: Callable[[int], None]
+    path: Path,
+    plan: list[PlannedTensor],
+    tensors: Iterator[tuple[str, Iterable[Tensor]]],
+    advance: Callable[[int], None],
 ) -> None:
     """Write the next ``len(plan)`` tensors of the stream, which must come in the plan's order, converting types.
 
     Args:
+        tensors: name, and the tensor in parts along its first dimension.
         advance: called with the number of bytes just written.
     """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
@@ -67,18 +74,16 @@ def write_safetensors(
         offset += planned.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
-    with path.open("wb") as file:
+    with path.open("wb", buffering=0) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for planned in plan:
-            name, tensor = next(tensors)
-            assert (name, tuple(tensor.shape)) == (planned.name, planned.shape)
-            for block in _blocks(tensor):
-                data = block.to(planned.dtype).contiguous().view(torch.uint8).numpy().data
-                file.write(data)
-                advance(data.nbytes)
-
-
-def _blocks(tensor: Tensor) -> Iterator[Tensor]:
-    """Slices along the first dimension of about ``_BLOCK_BYTES``."""
-    row_bytes = max(1, tensor.nbytes // max(1, tensor.shape[0]))
-    yield from tensor.split(max(1, _BLOCK_BYTES // row_bytes))
+            name, parts = next(tensors)
+            assert name == planned.name
+            written = 0
+            for part in parts:
+                data = bytes_of(part.to(planned.dtype).contiguous())
+                while data:
+                    count = file.write(data)
+                    written, data = written + count, data[count:]
+                    advance(count)
+            assert written == planned.nbytes, f"{name}: {written} bytes instead of {planned.nbytes}"

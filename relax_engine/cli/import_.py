@@ -13,7 +13,9 @@ def main(argv: list[str]) -> int:
         prog="relax import", description="Convert a Hugging Face model (safetensors) to a Megatron checkpoint."
     )
     parser.add_argument("--hf-checkpoint", required=True, metavar="DIR", help="config.json and *.safetensors")
-    parser.add_argument("--output", required=True, metavar="DIR", help="run root to create; usable as --load")
+    parser.add_argument(
+        "--output", required=True, metavar="DIR", help="run root to create; usable as --load, or s3://..."
+    )
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="default: as stored")
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -25,7 +27,7 @@ def main(argv: list[str]) -> int:
 
     try:
         result = import_checkpoint(options.hf_checkpoint, options.output, dtype=options.dtype)
-    except (CheckpointError, UnknownArchitectureError, UnsupportedModelError, WeightMappingError) as error:
+    except (CheckpointError, UnknownArchitectureError, UnsupportedModelError, WeightMappingError, OSError) as error:
         print(f"relax import: {error}", file=sys.stderr)
         return 1
     print(result.path)

@@ -11,7 +11,7 @@ import numpy as np
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from relax_engine.checkpoint.manager import resolve_checkpoint
+from relax_engine.checkpoint.resolve import resolve_checkpoint
 from relax_engine.components.train_rank import TrainRank, row_shares
 from relax_engine.config import RunConfig
 from relax_engine.core.placement import Slot

@@ -7,6 +7,7 @@ from relax_engine.checkpoint.dcp_layout import locate
 from relax_engine.checkpoint.dcp_reader import DcpReader
 from relax_engine.checkpoint.dcp_writer import DcpWriter
 from relax_engine.checkpoint.errors import DamagedCheckpointError
+from relax_engine.checkpoint.output import LocalOutput
 
 WHOLE = torch.arange(4 * 6 * 5, dtype=torch.float32).reshape(4, 6, 5)
 
@@ -14,7 +15,7 @@ WHOLE = torch.arange(4 * 6 * 5, dtype=torch.float32).reshape(4, 6, 5)
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """One tensor cut into a grid of eight chunks, as a checkpoint of two layers' halves on two ranks would be."""
-    with DcpWriter(tmp_path) as writer:
+    with DcpWriter(LocalOutput(tmp_path)) as writer:
         for i in (0, 2):
             for j in (0, 3):
                 for k, width in ((0, 2), (2, 3)):
@@ -85,7 +86,7 @@ def test_damage_is_named(directory: Path, tmp_path: Path):
 
 def test_an_unfinished_writer_leaves_no_metadata(tmp_path: Path):
     def fail() -> None:
-        with DcpWriter(tmp_path) as writer:
+        with DcpWriter(LocalOutput(tmp_path)) as writer:
             writer.add_tensor("a", (2,), (0,), torch.ones(2))
             raise RuntimeError("stop")
 

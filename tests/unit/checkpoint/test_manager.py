@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from relax_engine.checkpoint.errors import CheckpointNotFoundError, CheckpointSchemaError
-from relax_engine.checkpoint.manager import CheckpointManager, resolve_checkpoint
+from relax_engine.checkpoint.manager import CheckpointManager, read_marker
+from relax_engine.checkpoint.marker import Marker
+from relax_engine.checkpoint.resolve import resolve_checkpoint
 
 
 def save(manager: CheckpointManager, iteration: int, text: str = "weights") -> Path:
@@ -32,7 +34,7 @@ def test_a_checkpoint_appears_whole_under_megatrons_names(tmp_path: Path):
         "latest_checkpointed_iteration.txt",
     ]
     marker = json.loads((manager.path(20) / "checkpoint.json").read_text())
-    assert marker == {"schema": 1, "iteration": 20, "files": {"sub/data.bin": 7}}
+    assert marker == {"schema": 2, "iteration": 20, "files": {"sub/data.bin": 7}, "adapter": None}
 
 
 def test_nothing_is_visible_before_commit_and_a_failed_block_leaves_nothing(tmp_path: Path):
@@ -79,7 +81,9 @@ def test_a_layout_of_another_release_is_an_error_not_a_silent_step_back(tmp_path
     manager = CheckpointManager(tmp_path)
     save(manager, 1)
     (save(manager, 2) / "checkpoint.json").write_text('{"schema": 9, "iteration": 2, "files": {}}')
-    with pytest.raises(CheckpointSchemaError, match=r"iter_0000002/checkpoint\.json has schema 9; .* reads schema 1"):
+    with pytest.raises(
+        CheckpointSchemaError, match=r"iter_0000002/checkpoint\.json has schema 9; .* reads schemas 1 to 2"
+    ):
         manager.latest()
 
 
@@ -133,3 +137,15 @@ def test_resolving_a_root_or_an_iteration(tmp_path: Path, caplog):
 def test_listing_checkpoints_imports_no_torch():
     code = "import sys; from relax_engine.checkpoint import CheckpointManager; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
+
+
+def test_a_checkpoint_of_the_first_schema_is_read_as_one_without_an_adapter(tmp_path: Path):
+    manager = CheckpointManager(tmp_path)
+    path = save(manager, 3)
+    files = json.loads((path / "checkpoint.json").read_text())["files"]
+    (path / "checkpoint.json").write_text(json.dumps({"schema": 1, "iteration": 3, "files": files}))
+    assert manager.latest() == (3, path)
+    assert read_marker(path) == Marker(3, files, adapter=None)
+    assert resolve_checkpoint(path) == path
+    (path / "checkpoint.json").write_text(json.dumps({"schema": 1, "iteration": 3, "files": {"gone": 1}}))
+    assert manager.latest() is None
