@@ -12,7 +12,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export TOKENIZERS_PARALLELISM ?= false
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install lock lint test test-long chaos demo bench docs clean
+.PHONY: install lock lint test test-long test-net chaos demo bench docs clean
 
 install: $(STAMP)
 	@:
@@ -44,6 +44,12 @@ test: $(STAMP) lint
 
 test-long: $(STAMP)
 	@$(BIN)/python -m pytest -m long $(ARGS)
+
+# Two sites as network namespaces, and the way between them cut: as root, with `ip` (apt-get install iproute2).
+test-net: $(STAMP)
+	@test "$$(id -u)" = 0 || { echo "make test-net needs root: it makes network namespaces" >&2; exit 1; }
+	@command -v ip >/dev/null || { echo "make test-net needs iproute2: apt-get install --yes iproute2" >&2; exit 1; }
+	@$(BIN)/python -m pytest -m net -s $(ARGS)
 
 # Faults injected into real processes for long, one run a part, each added to the results. One part alone, and no kill
 # after five minutes: RELAX_CHAOS_SECONDS=300 make chaos ARGS='-k "[engine]"'.

@@ -1,4 +1,4 @@
-"""The control plane with many engines: seconds, CPU-seconds and memory to join, to get weights and to leave.
+"""The control plane with many engines: seconds, CPU-seconds, steps and memory to join, to get weights and to leave.
 
     python benchmarks/elastic.py [--engines 10 100 1000] [--out benchmarks/results/elastic.json]
 
@@ -91,6 +91,7 @@ class Actor:
     def __init__(self, store: str, pool: EnginePool) -> None:
         self.store, self.pool = store, pool
         self.version = 0
+        self.steps = 0
         self._waiting: list[str] = []
         self._work: asyncio.Task[None] | None = None
 
@@ -116,6 +117,7 @@ class Actor:
         receivers = [EngineReceiver(url, _DEADLINE_S) for url in urls]
         report = await pull_newest(self.store, receivers, self.version, _DEADLINE_S)
         assert not report.quarantined, report.quarantined
+        self.steps = report.steps
         await self.pool.release(report.committed)
 
 
@@ -157,6 +159,7 @@ async def measure(count: int, store: str) -> dict[str, Any]:
         facts["join"] = await _measured(_ended(scaler.scale_out(None, others, _DEADLINE_S)))
         actor.publish()
         facts["sync"] = await _measured(actor.sync(pool.receivers()))
+        facts["sync"]["steps"] = actor.steps
         facts["leave"] = await _measured(_ended(await scaler.scale_in(None, others, timeout_s=_DEADLINE_S)))
         assert list(pool.engines) == [own]
     facts["kib_per_engine"] = round((process.memory_info().rss - before) / count / 1024, 1)

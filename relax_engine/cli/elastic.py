@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from relax_engine.access.token_file import read_token
 from relax_engine.errors import RelaxError
+from relax_engine.observe.events import EVENTS, read_events
 
 if TYPE_CHECKING:
     from relax_engine.elastic.autoscaler.rollout_api import RolloutApi
@@ -28,6 +29,7 @@ _COMMANDS = {
     "scale-in": "remove engines",
     "engines": "list engines",
     "status": "list scale requests",
+    "events": "list what happened to engines and roles",
 }
 
 
@@ -42,9 +44,25 @@ def main(argv: list[str]) -> int:
         RelaxError: no token, the run cannot be reached or refused, or the request did not end in time.
     """
     options = _parser().parse_args(argv)
+    if options.command == "events":
+        print(_events(options))
+        return 0
     answer = asyncio.run(_ask(options))
     print(json.dumps(answer, indent=2) if options.json else _text(answer))
     return 1 if answer.get("status") in _FAILED else 0
+
+
+def _events(options: argparse.Namespace) -> str:
+    """The events of a run, which may have ended, one a line."""
+    events = read_events(options.run_dir / EVENTS)
+    if options.json:
+        return json.dumps(events, indent=2)
+    lines = []
+    for event in events:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.pop("time")))
+        rest = "  ".join(f"{name}={value}" for name, value in event.items() if value not in (None, "", [], {}))
+        lines.append(f"{when}  {rest}")
+    return "\n".join(lines)
 
 
 async def _ask(options: argparse.Namespace) -> Mapping[str, Any]:
@@ -104,6 +122,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in _COMMANDS.items():
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]} of a run.")
+        if name == "events":
+            command.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="directory of the run")
+            command.add_argument("--json", action="store_true", help="print JSON")
+            continue
         command.add_argument("--url", default="http://127.0.0.1:8000/rollout", help="its API (default %(default)s)")
         command.add_argument("--run-dir", type=Path, metavar="DIR", help="directory of the run, where its token is")
         command.add_argument("--token-file", type=Path, metavar="FILE", help="file with the token, instead")

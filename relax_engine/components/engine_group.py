@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,18 +65,36 @@ class EngineGroup:
     weights. An engine that was added by `launch` is not where it was told to end by its machine.
     """
 
-    def __init__(self, config: RunConfig, slots: Sequence[Slot], model_path: str | None = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        slots: Sequence[Slot],
+        model_path: str | None = None,
+        *,
+        context_length: int | None = None,
+        extra_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Begin to start one engine on each slot.
+
+        Args:
+            config: The run's.
+            slots: Devices.
+            model_path: The model; default the one that is trained, whose newest published weights are then served.
+            context_length: Longest prompt and response together; default the rollout's.
+            extra_args: Further server arguments, over those of `--sglang-NAME`.
+        """
         self.flat = config.flat
         flat = self.flat
+        published = model_path is None and flat.weight_sync_transport == "object_store"
         self._options = {
             "model_path": model_path or flat.hf_checkpoint,
             "max_running_requests": flat.sglang_server_concurrency,
-            "context_length": flat.rollout_max_context_len,
+            "context_length": context_length or flat.rollout_max_context_len,
             "random_seed": flat.rollout_seed,
             "timeout_s": flat.rollout_engine_init_timeout,
             "api_key": engine_key(),
-            "extra_args": flat.sglang_args,
-            "weight_store": flat.weight_sync_url if flat.weight_sync_transport == "object_store" else None,
+            "extra_args": {**flat.sglang_args, **(extra_args or {})},
+            "weight_store": flat.weight_sync_url if published else None,
         }
         self._slots = slots
         self._engines = [_Engine(slot, self._host(slot)) for slot in slots]

@@ -24,6 +24,7 @@ from relax_engine.config import RunConfig
 from relax_engine.core.placement import Slot
 from relax_engine.stream.client import StreamClient
 from relax_engine.stream.errors import PartitionDroppedError
+from relax_engine.utils.hooks import declare_code_paths
 from relax_engine.utils.logging import redact_records
 from relax_engine.utils.redact import redact_value
 from relax_engine.utils.stacks import sample_stacks
@@ -77,6 +78,7 @@ class Role:
         if context.access is not None:
             install(context.access)
         redact_records()
+        declare_code_paths(context.config.access.user_code_paths)
         self.context = context
         self.config = context.config
         self.args = context.config.flat

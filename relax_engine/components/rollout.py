@@ -16,7 +16,9 @@ from relax_engine.components.mode import evaluation_is_due, partition_number
 from relax_engine.components.partitions import PartitionWriter
 from relax_engine.components.role import Role, RoleContext
 from relax_engine.components.rollout_engines import RolloutEngines
+from relax_engine.config.flat import FlatView
 from relax_engine.config.roles import generates_ahead
+from relax_engine.core.address import api_address
 from relax_engine.elastic.api import Elasticity
 from relax_engine.elastic.failures import StartingError
 from relax_engine.rewards.executor import RewardExecutor
@@ -100,7 +102,7 @@ class Rollout(Role):
     def _prepare(self) -> None:
         args = self.args
         self.hooks = RolloutHooks.from_config(args)
-        self.rewards = self._closing.enter_context(RewardExecutor(RewardSettings.from_config(args), args))
+        self.rewards = self._closing.enter_context(RewardExecutor(RewardSettings.from_config(args), _judged(args)))
         self.tokenizer = load_tokenizer(args.hf_checkpoint)
         data = PromptDataSource(DataSettings.from_config(args), self.tokenizer, args.n_samples_per_prompt)
         self.prompts = self._closing.enter_context(PromptPrefetcher(data, args.prefetch_max_cached))
@@ -242,6 +244,13 @@ class Rollout(Role):
         samples = sum(map(len, groups))
         numbers = [group[0].group_index for group in groups]
         await asyncio.to_thread(self.stream.record_filtered, samples, numbers)
+
+
+def _judged(args: FlatView) -> FlatView:
+    """With the address of the judge, where the run serves it."""
+    if args.genrm_model_path is None:
+        return args
+    return FlatView(vars(args) | {"genrm_url": f"{api_address().base_url}/genrm/generate"})
 
 
 def _hook(path: str | None) -> Any:

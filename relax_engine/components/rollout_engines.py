@@ -45,10 +45,13 @@ class RolloutEngines:
     An engine whose start has not come to its end is the scale request's own business.
     """
 
-    def __init__(self, config: RunConfig, slots: Sequence[Slot], emit: Emit) -> None:
+    def __init__(
+        self, config: RunConfig, slots: Sequence[Slot], emit: Emit, *, group: EngineGroup | None = None
+    ) -> None:
+        """`group` are the engines of another model than the one that is trained."""
         self.config, self.args = config, config.flat
         self.tolerant: bool = self.args.use_fault_tolerance
-        self.engine_group = EngineGroup(config, () if self.args.debug_train_only else slots)
+        self.engine_group = group or EngineGroup(config, () if self.args.debug_train_only else slots)
         self.fence = WeightFence()
         self.version = 0 if self.args.debug_rollout_only else -1
         self.refusal = refusal(config)

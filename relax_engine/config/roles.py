@@ -53,6 +53,11 @@ def has_teacher_role(config: RunConfig) -> bool:
     return settings.use_opd and (settings.opd_type == "sglang" or config.mode == "fully_async")
 
 
+def judge_roles(config: RunConfig) -> tuple[str, ...]:
+    """The judge of rewards, where the run serves it."""
+    return ("genrm",) if config.reward.genrm_model_path is not None else ()
+
+
 def forward_only_roles(config: RunConfig) -> tuple[str, ...]:
     """Roles that are a model of the training backend which is not trained there, run or not."""
     held = config.distillation.opd_type == "megatron"
@@ -67,17 +72,18 @@ def required_roles(config: RunConfig) -> tuple[str, ...]:
     Fully async adds the advantages role, a reference where a KL term is used, and actor_fwd where the old policy's
     log-probs have to be computed: not when the engine's are taken for them (`use_rollout_logprobs`, or an algorithm
     that always does), not when the current policy is the old one, and not when the old policy is the actor's own at the
-    start of its step (`use_decoupled_ppo`). Distillation adds the teacher, unless the actor holds it in process.
+    start of its step (`use_decoupled_ppo`). Distillation adds the teacher, unless the actor holds it in process, and
+    `genrm_model_path` the judge.
     """
     if config.supervised:
         return ("sft", "actor")
     if config.debug.debug_rollout_only:
-        return ("rollout",)
+        return ("rollout", *judge_roles(config))
     critic = ("critic",) if uses_critic(config) else ()
     teacher = ("teacher",) if has_teacher_role(config) else ()
     if config.mode != "fully_async":
-        return ("rollout", *teacher, *critic, "actor")
-    roles = ["rollout", *teacher]
+        return ("rollout", *judge_roles(config), *teacher, *critic, "actor")
+    roles = ["rollout", *judge_roles(config), *teacher]
     objective = config.algorithm
     elsewhere = objective.use_rollout_logprobs or objective.use_decoupled_ppo or old_policy_is_current(config)
     if not elsewhere and not compares_with_sampler(config):

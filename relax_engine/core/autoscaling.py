@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ray import serve
-from ray.serve.context import _get_global_client
 
-from relax_engine.access.listener import base_url
 from relax_engine.access.policy import installed
 from relax_engine.config.flat import FlatView
+from relax_engine.core.address import api_address
 from relax_engine.elastic.autoscaler.config import read_autoscaler_config
 from relax_engine.elastic.autoscaler.service import AutoscalerContext, autoscaler_target
 
@@ -22,10 +19,7 @@ def autoscaler_targets(args: FlatView) -> list[serve.RunTarget]:
     """
     if args.autoscaler_config is None:
         return []
-    client: Any = _get_global_client()
-    listening = client.http_config.model_dump(include={"host", "port", "ssl_certfile"}, exclude_none=True)
-    if listening["host"] in ("0.0.0.0", "::"):
-        listening["host"] = "127.0.0.1" if listening["host"] == "0.0.0.0" else "::1"
+    address = api_address()
     config = read_autoscaler_config(args.autoscaler_config)
-    context = AutoscalerContext(config, installed(), base_url(listening), listening.get("ssl_certfile"))
+    context = AutoscalerContext(config, installed(), address.base_url, address.certificate)
     return [autoscaler_target(context)]

@@ -168,6 +168,7 @@ class Controller:
             tolerant=self.tolerant,
             restart=self._restart,
             arguments=lambda name: (self._engine_urls, self._followers) if name == "actor" else (),
+            tell=self._on_event,
         )
         loops = {name: asyncio.create_task(self._keeper.keep(name)) for name in self.services}
         with progress("training", total=self.num_steps - self.point.iteration) as bar:

@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+Tell = Callable[[Mapping[str, Any]], None]
+"""Hears of an event, and returns at once."""
+
 _RESTARTS_WITHOUT_A_STEP = 3
 
 
@@ -51,11 +54,15 @@ def lost_with(role: str, config: RunConfig) -> str | None:
 
 
 def until_done(
-    run_from: Callable[[ResumePoint], T], point: ResumePoint, newest: Callable[[], ResumePoint | None], restarts: int
+    run_from: Callable[[ResumePoint], T],
+    point: ResumePoint,
+    newest: Callable[[], ResumePoint | None],
+    restarts: int,
+    tell: Tell,
 ) -> T:
     """The result of a run that is started again from its newest checkpoint each time that it is interrupted.
 
-    Gives up after `restarts` of them in a row without a new checkpoint.
+    Gives up after `restarts` of them in a row without a new checkpoint. `tell` hears of each.
 
     Raises:
         RoleError: the failure that was one too many, or that would repeat itself.
@@ -72,6 +79,7 @@ def until_done(
                 raise
             left, point = left - 1, found
             logger.warning("starting the run again at step %d (%s): %s", point.iteration, point.directory, error)
+            tell({"kind": "run_restarted", "role": "controller", "step": point.iteration, "reason": str(error)})
 
 
 class Keeper:
@@ -80,7 +88,8 @@ class Keeper:
     A role is started again at most three times while no step is finished; a finished step makes the count zero, so
     a long run survives any number of failures that it outruns.
 
-    `restart(name)` makes the role ready to run again; `arguments(name)` is what its loop is started with.
+    `restart(name)` makes the role ready to run again; `arguments(name)` is what its loop is started with. `tell` hears
+    of each restart.
     """
 
     def __init__(
@@ -92,6 +101,7 @@ class Keeper:
         tolerant: bool,
         restart: Callable[[str], Awaitable[None]],
         arguments: Callable[[str], tuple[Any, ...]],
+        tell: Tell,
     ) -> None:
         self.services = services
         self.watch = watch
@@ -100,6 +110,7 @@ class Keeper:
         self.restarting: set[str] = set()
         self._restart = restart
         self._arguments = arguments
+        self._tell = tell
         self._restarts: dict[str, int] = {}
         self._condemned: dict[str, asyncio.Future[None]] = {}
 
@@ -153,3 +164,4 @@ class Keeper:
         if self._restarts[name] > _RESTARTS_WITHOUT_A_STEP:
             raise failure
         logger.warning("starting role %s again: %s", name, failure)
+        self._tell({"kind": "role_restarted", "role": name, "reason": str(failure)})

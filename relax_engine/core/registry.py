@@ -18,6 +18,7 @@ def deployment(name: str) -> Deployment:
     from relax_engine.components.actor_fwd import ActorFwdDeployment, ReferenceDeployment
     from relax_engine.components.advantages import AdvantagesDeployment
     from relax_engine.components.critic import CriticDeployment
+    from relax_engine.components.genrm import GenrmDeployment
     from relax_engine.components.rollout_api import RolloutDeployment
     from relax_engine.components.sft import SftDeployment
     from relax_engine.components.teacher import TeacherDeployment
@@ -27,6 +28,7 @@ def deployment(name: str) -> Deployment:
         "actor_fwd": ActorFwdDeployment,
         "advantages": AdvantagesDeployment,
         "critic": CriticDeployment,
+        "genrm": GenrmDeployment,
         "reference": ReferenceDeployment,
         "rollout": RolloutDeployment,
         "sft": SftDeployment,

@@ -24,6 +24,7 @@ from relax_engine.core.environment import write_environment
 from relax_engine.core.recovery import until_done
 from relax_engine.core.result import RunResult, collect_result
 from relax_engine.core.resume import ResumePoint, find_resume_point, newest_of_run
+from relax_engine.observe.events import EVENTS, EventLog
 from relax_engine.observe.forward import forwarding
 from relax_engine.observe.metrics import MetricsLog, read_metrics
 from relax_engine.observe.notify import notified
@@ -32,6 +33,7 @@ from relax_engine.rollout.data_source import DataSettings
 from relax_engine.rollout.prompt_check import check_prompts
 from relax_engine.rollout.prompts import count_prompts
 from relax_engine.rollout.tokenizer import load_tokenizer
+from relax_engine.utils.hooks import declare_code_paths
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -49,6 +51,7 @@ def train(config: RunConfig) -> RunResult:
         ConfigError: the configuration cannot run.
         RelaxError: a role failed; nothing half-written is left behind.
     """
+    declare_code_paths(config.access.user_code_paths)
     require_valid(config)
     run_dir = Path(config.flat.run_dir).absolute()
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -69,8 +72,14 @@ def train(config: RunConfig) -> RunResult:
     if point.iteration:
         logger.info("resuming at step %d of %d from %s", point.iteration, num_steps, point.directory)
     notified_run = notified(config.flat.notify_urls, config.flat.experiment_name, _facts(config, point, num_steps))
+    events = EventLog(run_dir / EVENTS)
     with forwarding(open_trackers(config, run_dir), run_dir), notified_run as notifier:
-        phases, seconds = _run_to_the_end(config, run_dir, point, num_steps, notifier.event)
+
+        def heard(event: Mapping[str, Any]) -> None:
+            events.write(event)
+            notifier.event(event)
+
+        phases, seconds = _run_to_the_end(config, run_dir, point, num_steps, heard)
         latest = CheckpointManager(config.flat.save).latest() if config.flat.save else None
         result = collect_result(
             run_dir,
@@ -131,7 +140,9 @@ def _run_to_the_end(
     with token_file(run_dir, policy.api_token):
         if not config.flat.use_fault_tolerance:
             return run_from(point)
-        return until_done(run_from, point, lambda: newest_of_run(config, run_id), config.flat.max_global_restart)
+        return until_done(
+            run_from, point, lambda: newest_of_run(config, run_id), config.flat.max_global_restart, on_event
+        )
 
 
 def total_steps(config: RunConfig) -> int:

@@ -17,10 +17,9 @@ from relax_engine.elastic.fleet import EngineFleet
 from relax_engine.elastic.requests import ScaleOut
 from relax_engine.elastic.settings import ElasticSettings
 from relax_engine.elastic.states import ScaleOutStatus as Out
+from relax_engine.utils.ramp import Ramp
 
 logger = logging.getLogger(__name__)
-
-_AT_ONCE = 128
 
 Changed = Callable[[ScaleOut], None]
 
@@ -99,10 +98,10 @@ class Growth:
 
     async def _all(self, names: Sequence[str], work: Callable[[str], Awaitable[None]]) -> None:
         """One stage of every engine; the request's deadline is that of each."""
-        left, turns = self.request.left(), asyncio.Semaphore(_AT_ONCE)
+        left, ramp = self.request.left(), Ramp()
 
         async def one(name: str) -> None:
-            async with asyncio.timeout(left), turns:
+            async with asyncio.timeout(left), ramp.turn():
                 await work(name)
 
         answers = await asyncio.gather(*map(one, names), return_exceptions=True)

@@ -144,6 +144,12 @@ class Notifier:
                 self.report(event["step"], event["metrics"])
             case "engine_quarantined":
                 self.alert("engine out of service", f"{event['engine']}: {event['reason']}")
+            case "engine_started" if event["replaces"] is not None:
+                self.alert("engine started again", f"{event['engine']} in the place of {event['replaces']}", "info")
+            case "role_restarted":
+                self.alert(f"role {event['role']} started again", event["reason"][-_LONGEST_TEXT:])
+            case "run_restarted":
+                self.alert(f"run started again at step {event['step']}", event["reason"][-_LONGEST_TEXT:])
 
     def _lines(self, metrics: Mapping[str, float]) -> list[str]:
         lines = []

@@ -1,7 +1,7 @@
 """`--rm-type genrm` and `dapo-genrm`: a judging model behind HTTP.
 
 What lives here: the two rewards and the form of requests. What does not: the judge's prompts and their meaning
-(`judge`), retries (`http`), serving the judge.
+(`judge`), retries (`http`), serving the judge (`components.genrm`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Literal
 
+from relax_engine.access.listener import trusting
+from relax_engine.access.policy import installed
 from relax_engine.rewards import judge
 from relax_engine.rewards.http import TRIES, TRY_SECONDS, post_json
 from relax_engine.types import Sample
@@ -100,11 +102,11 @@ async def ask(
     """
     address = (url or args.genrm_url or "").rstrip("/")
     if not address:
-        raise ValueError("a judge needs --genrm-url, such as http://host:port/v1")
+        raise ValueError("a judge needs --genrm-url, such as http://host:port/v1, or --genrm-model-path in a run")
     sampling = {**SAMPLING, **(sampling_params or {})}
     if address.endswith("/generate"):
         payload = {"messages": messages, "sampling_params": sampling, "route_key": route_key}
-        answer = await post_json(address, payload, tries=tries, try_s=try_s)
+        answer = await post_json(address, payload, tries=tries, try_s=try_s, **_own_judge(args, address))
         text = answer.get("response", answer.get("text")) if isinstance(answer, dict) else None
     else:
         sampling["max_tokens"] = sampling.pop("max_new_tokens")
@@ -117,6 +119,17 @@ async def ask(
     if not isinstance(text, str):
         raise ValueError(f"the judge at {address} answered without text: {str(answer)[:200]}")
     return text
+
+
+def _own_judge(args: Any, address: str) -> dict[str, Any]:
+    """What a request to the judge that the run serves itself has besides."""
+    if args.genrm_model_path is None or address != args.genrm_url:
+        return {}
+    token = installed().api_token
+    return {
+        "headers": {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"},
+        "tls": trusting(args.api_ssl_certfile),
+    }
 
 
 async def _compare(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import ssl
+from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
@@ -25,12 +27,20 @@ class HttpError(RuntimeError):
     """The server refused, or could not be reached however often."""
 
 
-async def post_json(url: str, payload: Any, *, tries: int = TRIES, try_s: float = TRY_SECONDS) -> Any:
+async def post_json(
+    url: str,
+    payload: Any,
+    *,
+    tries: int = TRIES,
+    try_s: float = TRY_SECONDS,
+    headers: Mapping[str, str] | None = None,
+    tls: ssl.SSLContext | bool = True,
+) -> Any:
     """The JSON that the server answers `payload` with.
 
     Errors of transport, no answer within `try_s`, 5xx, 408, 425 and 429 are tried again, up to `tries` times in all,
     after a pause of about 0.25 s that doubles and is jittered by half. Other 4xx and answers that are no JSON are
-    final.
+    final. `tls` is what the server's certificate is checked with.
 
     Raises:
         HttpError: names the address, the number of tries and the last failure.
@@ -42,7 +52,7 @@ async def post_json(url: str, payload: Any, *, tries: int = TRIES, try_s: float 
                 pause = min(FIRST_PAUSE_S * 2 ** (attempt - 1), LONGEST_PAUSE_S)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.5))
             try:
-                async with session.post(url, json=payload) as response:
+                async with session.post(url, json=payload, headers=headers, ssl=tls) as response:
                     text = await response.text()
                     if response.status < 300:
                         return _parse(url, text)

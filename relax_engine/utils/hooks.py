@@ -11,12 +11,38 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from relax_engine.utils.foreign import foreign_modules
+
+CODE_PATHS_VARIABLE = "RELAX_USER_CODE_PATHS"
+"""The declared paths, for this process and those that it starts."""
+
+_OWN = Path(__file__).resolve().parents[1]
+
+
+def declare_code_paths(paths: Sequence[str]) -> None:
+    """Have `load_function` load from these files and directories, and from this package, only; none for anywhere."""
+    if paths:
+        os.environ[CODE_PATHS_VARIABLE] = os.pathsep.join(str(Path(path).resolve()) for path in paths)
+    else:
+        os.environ.pop(CODE_PATHS_VARIABLE, None)
+
+
+def undeclared(path: str, declared: Sequence[str | Path]) -> str | None:
+    """Where the function at `path` would be loaded from, if that is in none of `declared`; imports nothing."""
+    target = path.rpartition(":" if ":" in path else ".")[0]
+    if target.endswith(".py"):
+        homes = [Path(target)]
+    else:
+        spec = importlib.util.find_spec(target.partition(".")[0])
+        homes = [] if spec is None else [Path(home) for home in spec.submodule_search_locations or [spec.origin or ""]]
+    allowed = [_OWN, *(Path(each).resolve() for each in declared)]
+    outside = [home for home in homes if not any(home.resolve().is_relative_to(each) for each in allowed)]
+    return str(outside[0]) if outside else None
 
 
 def absolute_reference(path: str) -> str:
@@ -34,11 +60,12 @@ def load_function(path: str) -> Callable[..., Any]:
 
     Raises:
         ValueError: bad syntax, nothing of that name, or not callable.
-        ImportError: the module cannot be imported.
+        ImportError: the module cannot be imported, or lies in none of the declared paths.
     """
     target, separator, name = path.rpartition(":" if ":" in path else ".")
     if not separator or not target or not name:
         raise ValueError(f"function path {path!r}: write package.module.function or path/file.py:function")
+    _require_declared(path)
     with foreign_modules():
         module = _load_file(Path(target)) if target.endswith(".py") else _load_module(target, path)
     function: Any = getattr(module, name, None)
@@ -46,6 +73,13 @@ def load_function(path: str) -> Callable[..., Any]:
         found = "is not callable" if hasattr(module, name) else "does not exist"
         raise ValueError(f"function path {path!r}: {name!r} {found} in {target!r}")
     return function
+
+
+def _require_declared(path: str) -> None:
+    declared = os.environ.get(CODE_PATHS_VARIABLE)
+    home = None if declared is None else undeclared(path, declared.split(os.pathsep))
+    if home is not None:
+        raise ImportError(f"function path {path!r}: {home} is in none of --user-code-paths ({declared})")
 
 
 def _load_module(name: str, path: str) -> ModuleType:

@@ -160,6 +160,8 @@ class SyncReport:
     staging_nbytes: int = 0
     """Largest memory that buckets on their way took, in the sender."""
     seconds: float = 0.0
+    steps: int = 1
+    """Receivers that were called one after the other, in the longest such row."""
 
     @property
     def gigabytes_per_second(self) -> float:

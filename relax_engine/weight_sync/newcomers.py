@@ -6,24 +6,23 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+from relax_engine.utils.ramp import Ramp
 from relax_engine.weight_sync.calls import Deadline, tell_all
 from relax_engine.weight_sync.messages import Receiver, SyncReport
 from relax_engine.weight_sync.store import WeightStoreError, latest_version, read_version
-
-_AT_ONCE = 128
 
 
 async def pull_newest(store: str, receivers: Sequence[Receiver], version: int, timeout_s: float) -> SyncReport:
     """Have every receiver adopt the newest version of the store at `store`, which must be `version`.
 
-    At most `_AT_ONCE` at a time: each takes connections. One that fails is in the report's `quarantined`, all of them
-    when the version cannot be had.
+    More and more at a time (`Ramp`): each takes a connection. One that fails is in the report's `quarantined`, all of
+    them when the version cannot be had.
     """
     started = time.monotonic()
-    deadline, turns = Deadline(timeout_s), asyncio.Semaphore(_AT_ONCE)
+    deadline, ramp = Deadline(timeout_s), Ramp()
 
     async def pull(receiver: Receiver) -> None:
-        async with turns:
+        async with ramp.turn():
             await receiver.begin()
             await receiver.pull(url, version)
             await receiver.commit(version)
@@ -40,6 +39,7 @@ async def pull_newest(store: str, receivers: Sequence[Receiver], version: int, t
         committed=[receiver.name for receiver in receivers if receiver.name not in errors],
         quarantined={name: deadline.reason(error) for name, error in errors.items()},
         seconds=time.monotonic() - started,
+        steps=ramp.steps,
     )
 
 

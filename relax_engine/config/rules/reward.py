@@ -10,6 +10,7 @@ from relax_engine.config.rules.base import Findings, Reporter, rule
 from relax_engine.config.run_config import RunConfig
 from relax_engine.rewards.registry import reward_entry
 from relax_engine.rewards.terms import OWN_REWARD, TOTAL, read_terms
+from relax_engine.utils.hooks import undeclared
 
 
 @rule
@@ -65,11 +66,32 @@ def reward_servers_are_named(config: RunConfig, report: Reporter) -> Findings:
         return
     for names, flag, example in (
         (("remote_rm",), "rm_url", "--rm-url http://host:port/score"),
-        (("genrm", "dapo-genrm"), "genrm_url", "--genrm-url http://host:port/v1"),
+        (("genrm", "dapo-genrm"), "genrm_url", "--genrm-url http://host:port/v1, or --genrm-model-path DIRECTORY"),
     ):
         needed = reward.rm_type in names or any(term.reward in names and "url" not in term.arguments for term in terms)
-        if needed and getattr(reward, flag) is None and reward.custom_rm_path is None:
+        served = flag == "genrm_url" and reward.genrm_model_path is not None
+        if needed and getattr(reward, flag) is None and not served and reward.custom_rm_path is None:
             yield report.error(flag, f"the reward {names[0]} has no address", example)
+
+
+@rule
+def one_judge(config: RunConfig, report: Reporter) -> Findings:
+    """The judge is served by the run or elsewhere; options of the first need it."""
+    reward = config.reward
+    path = reward.genrm_model_path
+    if path is not None and reward.genrm_url is not None:
+        yield report.error(
+            "genrm_url genrm_model_path", "the judge is served elsewhere or by this run, not both", "leave one out"
+        )
+    elif path is not None and not (Path(path) / "tokenizer_config.json").is_file():
+        yield report.error(
+            "genrm_model_path", "there is no model with a tokenizer", "a directory with config.json and a tokenizer"
+        )
+    given = [name for name in ("genrm_engine_config", "genrm_sampling_config") if getattr(reward, name)]
+    if given and reward.genrm_model_path is None:
+        yield report.warning(
+            f"{' '.join(given)} genrm_model_path", "without effect: the run serves no judge", "add --genrm-model-path"
+        )
 
 
 @rule
@@ -127,10 +149,14 @@ def length_penalties_act(config: RunConfig, report: Reporter) -> Findings:
         )
 
 
+_NO_CODE = ("custom_config_path", "genrm_model_path")
+
+
 @rule
 def hooks_exist(config: RunConfig, report: Reporter) -> Findings:
-    """Functions named by flags are `package.module.function` or `file.py:function`, and their home exists."""
-    for name in [name for name in all_fields() if name.endswith("_path") and name != "custom_config_path"]:
+    """Functions named by flags are `package.module.function` or `file.py:function`, and their home may be loaded."""
+    declared = config.access.user_code_paths
+    for name in [name for name in all_fields() if name.endswith("_path") and name not in _NO_CODE]:
         path = getattr(config.flat, name)
         if path is None:
             continue
@@ -139,14 +165,19 @@ def hooks_exist(config: RunConfig, report: Reporter) -> Findings:
             yield report.error(
                 name, "no function is named", "write package.module.function, or path/to/file.py:function"
             )
-        elif home.endswith(".py"):
-            if not Path(home).is_file():
-                yield report.error(name, f"there is no file {home}", "correct the path")
-        elif not _module_exists(home):
+        elif home.endswith(".py") and not Path(home).is_file():
+            yield report.error(name, f"there is no file {home}", "correct the path")
+        elif not home.endswith(".py") and not _module_exists(home):
             yield report.error(
                 name,
                 f"there is no module {home}",
                 "run from the directory that holds its top-level package, or add that directory to PYTHONPATH",
+            )
+        elif declared and (outside := undeclared(path, declared)) is not None:
+            yield report.error(
+                f"{name} user_code_paths",
+                f"{outside} is in none of the declared paths",
+                f"--user-code-paths {Path(outside).parent}, if that code may run",
             )
 
 

@@ -38,6 +38,10 @@ class Access(Section):
     api_ssl_keyfile: str | None = None
     """Private key (PEM) of `--api-ssl-certfile`."""
 
+    user_code_paths: StrList = group(list)
+    """Files and directories that functions named by flags may be loaded from, besides this package; anything else is an
+    error before the run starts. Default: wherever the flags say."""
+
     api_max_body_bytes: int = flag(1024 * 1024, ge=1024, unit="bytes")
     """Largest body of a request to a role's API; a larger one is answered with 413."""
 

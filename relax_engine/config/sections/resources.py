@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from relax_engine.config.sections.base import JsonObject, Section, flag, group, read_literal, read_mapping
 
-Role = Literal["actor", "critic", "rollout", "reference", "actor_fwd", "advantages", "teacher"]
+Role = Literal["actor", "critic", "rollout", "reference", "actor_fwd", "advantages", "teacher", "genrm"]
 
 
 def _read_resource(value: Any) -> Any:

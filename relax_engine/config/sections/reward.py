@@ -30,6 +30,17 @@ class Reward(Section):
     """Address of the judge of `--rm-type genrm`: `http://host:port/v1` with OpenAI's chat completions, or one that ends
     in `/generate`."""
 
+    genrm_model_path: str | None = None
+    """Hugging Face directory of a judge of `--rm-type genrm` that the run serves itself, on devices of its own (`genrm`
+    in `--resource`), at `/genrm/generate`; its engines can become more and fewer (docs/design/elastic.md)."""
+
+    genrm_engine_config: JsonObject = group(dict)
+    """The judge's engines, as JSON: `max_context_len` (8192), and server arguments by name."""
+
+    genrm_sampling_config: JsonObject = group(dict)
+    """How the judge samples where a request does not say, as JSON: `temperature` (0.1), `top_p`, `top_k`,
+    `max_response_len` (4096), and `chat_template_kwargs`."""
+
     reward_failure_score: float | None = None
     """Score of a sample whose reward call fails in any way. Default: an error that ends the run, but for built-in
     rewards that hang or die, which give their lowest score."""

@@ -1,8 +1,10 @@
-"""A fully async run whose autoscaler only recommends: what it sees of real engines, and that it ends with the run."""
+"""Runs with an autoscaler: one of their own, which only recommends, and `relax autoscaler run` beside one."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chaos import ChaosRun
+from scaled import Scaled
 
 from relax_engine.core.train import train
 
@@ -64,3 +68,29 @@ def test_the_autoscaler_watches_a_run(ray_cluster: None, tiny: Any, tmp_path: Pa
     history = seen["scale_history"][-1]["history"]
     assert {(entry["target"], entry["outcome"]) for entry in history} == {(2, "recommended")}
     assert "autoscaler" not in serve.status().applications
+
+
+def test_a_run_is_scaled_from_outside(tiny: Any, tmp_path: Path) -> None:
+    """The command adds an engine, because the rules want two, and its end is not the engine's."""
+    rules = tmp_path / "autoscaler.yaml"
+    rules.write_text("min_engines: 2\nmax_engines: 2\ncollect_interval: 0.5\ndecide_interval: 1.0\n")
+    flags = {"hybrid": True, "max_staleness": 1, "num_rollout": 60, "save": str(tmp_path / "ckpt")}
+    run = ChaosRun(tiny, tmp_path / "run", flags)
+    scaled = Scaled(run)
+    try:
+        run.start()
+        assert run.wait_for_step(1, 180), run.report()
+        relax = Path(sys.executable).parent / "relax"
+        where = ["--rollout-url", f"{run.address()}/rollout", "--run-dir", run.run_dir, "--config", rules]
+        autoscaler = subprocess.Popen([relax, "autoscaler", "run", *where])
+        try:
+            scaled.serve(2)
+        finally:
+            autoscaler.terminate()
+            autoscaler.wait(30)
+        assert [request["status"] for request in scaled.ask("/scale_out")["requests"]] == ["ACTIVE"]
+        assert scaled.added()["status"] == "active"
+        run.finish(240)
+        run.audit(60, 16)
+    finally:
+        run.stop()

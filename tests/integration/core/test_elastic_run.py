@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean
@@ -15,8 +12,8 @@ from typing import Any
 import core_rewards
 import pytest
 from chaos import ChaosRun
+from scaled import Scaled
 
-from relax_engine.access.token_file import read_token
 from relax_engine.backends.engines.launch import launch_engine
 from relax_engine.observe.metrics import read_metrics
 
@@ -31,51 +28,6 @@ FLAGS: dict[str, Any] = {
     "scale_in_drain_timeout": 2.0,
     "save_interval": 100,
 }
-WAIT_S = 120.0
-
-
-class Scaled:
-    """A run, and its scaling API."""
-
-    def __init__(self, run: ChaosRun) -> None:
-        self.run = run
-
-    def ask(self, path: str, body: Any = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        token = read_token(self.run.run_dir).get_secret_value()
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
-        request = urllib.request.Request(f"{self.run.address()}/rollout{path}", data, headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
-
-    def engines(self) -> list[dict[str, Any]]:
-        groups = self.ask("/engines")["models"]["default"]["engine_groups"]
-        return [engine for group in groups for engine in group["engines"]]
-
-    def until(self, condition: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + WAIT_S
-        while not (value := condition()):
-            assert self.run.process.poll() is None, f"the run ended before {what}; {self.run.report()}"
-            assert time.monotonic() < deadline, f"{what} not within {WAIT_S} s; {self.engines()} {self.run.report()}"
-            time.sleep(0.1)
-        return value
-
-    def serve(self, count: int) -> None:
-        """Wait until so many engines serve, and for a step of theirs."""
-        self.until(lambda: [e["status"] for e in self.engines()] == ["active"] * count, f"{count} engines serve")
-        step = self.run.steps()
-        self.until(lambda: self.run.steps() > step, "another step")
-
-    def scale(self, kind: str, end: str, **body: Any) -> None:
-        request_id = self.ask(f"/{kind}", body)["request_id"]
-        state = self.until(
-            lambda: (found := self.ask(f"/{kind}/{request_id}"))["status"] in (end, "FAILED", "PARTIAL") and found,
-            f"{kind} {body} has ended",
-        )
-        assert state["status"] == end, state
-
-    def added(self) -> dict[str, Any]:
-        return next(engine for engine in self.engines() if engine["origin"] == "ray_native")
 
 
 @pytest.fixture

@@ -332,6 +332,12 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("critic_save_needs_save", {**PPO, "critic_save": "/tmp/critic"}, "error", "--save (not set)"),
     ("critic_model", {**PPO, "critic_load": "/no/such"}, "note", "a new critic starts from --ref-load"),
     ("reward_is_named", {"rm_type": None}, "warning", "every prompt must bring an `rm_type`"),
+    (
+        "hooks_exist",
+        {"custom_rm_path": "json.loads", "user_code_paths": ["/srv/rewards"]},
+        "error",
+        "is in none of the declared paths",
+    ),
     ("reward_is_named", {"custom_rm_path": "json.loads"}, "note", "the custom reward is used"),
     ("reward_terms_are_known", {"reward_terms": {"maths": 1.0}}, "error", "did you mean 'math'?"),
     ("reward_terms_are_known", {"reward_terms": {"math": "much"}}, "error", "is no finite number"),
@@ -349,6 +355,14 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "error",
         "Fix: --genrm-url",
     ),
+    (
+        "one_judge",
+        {"genrm_url": "http://h:1/v1", "genrm_model_path": "/nowhere"},
+        "error",
+        "served elsewhere or by this run, not both",
+    ),
+    ("one_judge", {"genrm_model_path": "/nowhere"}, "error", "there is no model with a tokenizer"),
+    ("one_judge", {"genrm_sampling_config": {"top_p": 0.5}}, "warning", "the run serves no judge"),
     ("group_reward_is_custom", {"group_rm": True}, "error", "score single samples"),
     (
         "length_penalties_act",

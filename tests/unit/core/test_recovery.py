@@ -1,7 +1,7 @@
 """Which failure is followed by a restart, how often, and what ends the run."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,7 +47,10 @@ def keeper_of(
 
     services = cast(dict[str, Service], {"actor": role})
     watch = Watch(services, cast(Any, None), run_dir, progress_timeout_s=60)
-    return Keeper(services, watch, run_dir, tolerant=tolerant, restart=note, arguments=lambda name: ()), restarted
+    keeper = Keeper(
+        services, watch, run_dir, tolerant=tolerant, restart=note, arguments=lambda name: (), tell=lambda event: None
+    )
+    return keeper, restarted
 
 
 INTERRUPTED = [
@@ -172,26 +175,31 @@ class Run:
 
 
 def test_a_run_begins_again_at_its_newest_checkpoint() -> None:
-    run = Run(2, 6, 13)
-    assert until_done(run.run_from, ResumePoint(), run.newest, 3) == "done"
+    run, told = Run(2, 6, 13), list[Mapping[str, Any]]()
+    assert until_done(run.run_from, ResumePoint(), run.newest, 3, told.append) == "done"
     assert run.began == [0, 0, 4, 12]
+    assert [(event["kind"], event["step"], event["reason"]) for event in told] == [
+        ("run_restarted", 0, "died in step 2"),
+        ("run_restarted", 4, "died in step 6"),
+        ("run_restarted", 12, "died in step 13"),
+    ]
 
 
 def test_a_new_checkpoint_gives_a_run_its_restarts_back() -> None:
     run = Run(1, 2, 5, 6, 9)
-    assert until_done(run.run_from, ResumePoint(), run.newest, 2) == "done"
+    assert until_done(run.run_from, ResumePoint(), run.newest, 2, lambda event: None) == "done"
     assert run.began == [0, 0, 0, 4, 4, 8]
 
 
 def test_a_run_that_saves_nothing_new_is_given_up() -> None:
     run = Run(5, 6, 7, 6)
     with pytest.raises(RoleError, match="died in step 7"):
-        until_done(run.run_from, ResumePoint(), run.newest, 2)
+        until_done(run.run_from, ResumePoint(), run.newest, 2, lambda event: None)
     assert run.began == [0, 4, 4]
 
 
 def test_a_run_that_would_fail_again_is_not_started_again() -> None:
     run = Run(5, interrupted=False)
     with pytest.raises(RoleError, match="died in step 5"):
-        until_done(run.run_from, ResumePoint(), run.newest, 2)
+        until_done(run.run_from, ResumePoint(), run.newest, 2, lambda event: None)
     assert run.began == [0]

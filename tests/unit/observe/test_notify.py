@@ -59,12 +59,19 @@ def test_a_run_from_start_to_end(inbox: Inbox) -> None:
         notifier.event(
             {"kind": "engine_quarantined", "engine": "http://h:1", "reason": "Bearer abcdefghijkl was wrong"}
         )
+        notifier.event({"kind": "engine_started", "engine": "http://h:2", "replaces": None})
+        notifier.event({"kind": "engine_started", "engine": "http://h:2", "replaces": "http://h:1"})
+        notifier.event({"kind": "role_restarted", "role": "actor", "reason": "rank 0 died"})
+        notifier.event({"kind": "run_restarted", "role": "controller", "step": 4, "reason": "no checkpoint of it"})
         notifier.finished({"train/loss": 0.375}, {"steps": 2})
     assert [message[1:] for message in inbox.messages] == [
         ("math: started", "project: tiny\nsteps: 0..2", "info"),
         ("math: step 0", "rollout/raw_reward: 0.25\ntrain/loss: 0.5", "info"),
         ("math: step 1", "rollout/raw_reward: 0.75 (+0.5)\ntrain/loss: 0.375 (-0.125)", "info"),
         ("math: engine out of service", "http://h:1: Bearer *** was wrong", "warning"),
+        ("math: engine started again", "http://h:2 in the place of http://h:1", "info"),
+        ("math: role actor started again", "rank 0 died", "warning"),
+        ("math: run started again at step 4", "no checkpoint of it", "warning"),
         ("math: finished", "steps: 2\ntrain/loss: 0.375", "success"),
     ]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from relax_engine.utils.hooks import absolute_reference, load_function
+from relax_engine.utils.hooks import absolute_reference, declare_code_paths, load_function
 
 
 def test_paths_of_modules_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,3 +40,27 @@ def test_a_missing_import_inside_the_users_module_is_not_hidden(tmp_path: Path) 
     file.write_text("import no_such_dependency\n")
     with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
         load_function(f"{file}:score")
+
+
+def test_only_declared_code_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a file or package elsewhere runs; a link into a declared directory does not open it."""
+    ran = tmp_path / "ran"
+    for place in ("declared", "elsewhere/package"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "scores.py").write_text(f"open({str(ran)!r}, 'a').close()\ndef one(*_):\n    return 1\n")
+    (tmp_path / "elsewhere" / "package" / "__init__.py").write_text(f"open({str(ran)!r}, 'a').close()\n")
+    link = tmp_path / "declared" / "link.py"
+    link.symlink_to(tmp_path / "elsewhere" / "package" / "scores.py")
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    monkeypatch.setenv("RELAX_USER_CODE_PATHS", "restored by the fixture")
+    declare_code_paths([str(tmp_path / "declared")])
+    outside = [f"{tmp_path}/elsewhere/package/scores.py:one", "package.scores.one", f"{link}:one", "json:loads"]
+    for path in outside:
+        load_function.cache_clear()
+        with pytest.raises(ImportError, match="is in none of --user-code-paths"):
+            load_function(path)
+    assert not ran.exists()
+    assert load_function(f"{tmp_path}/declared/scores.py:one")() == 1
+    assert load_function("relax_engine.rollout.filters.check_reward_nonzero_std")
+    declare_code_paths([])
+    assert load_function("package.scores.one")() == 1
