@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from tasks.store import beside_artifacts
 from tasks.types import SupervisedOptions, TrainingOverrides
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from relax_engine.config import RunConfig
 
 SAVE_INTERVAL = 50  # rollouts; without a checkpoint there would be nothing to resume from or to export
+DUMPS = "details"
+"""Where a run with `dump_details` writes rollouts and training steps, in its directory and in its record."""
 DATASET_COLUMNS = {"input_key": "prompt", "label_key": "label", "metadata_key": "metadata", "apply_chat_template": True}
 
 
@@ -29,7 +32,7 @@ def training_config(
     work: Path,
     seed: int,
 ) -> RunConfig:
-    """The configuration of the RL run; it saves to, and resumes from, `work`.
+    """The configuration of the RL run; it saves to, and resumes from, `work`, or the artifact store's bucket.
 
     Raises:
         ConfigError: the file or a value cannot be used.
@@ -50,6 +53,8 @@ def training_config(
     base = _read(file)
     if base.flat.save_interval is None:
         changes["save_interval"] = SAVE_INTERVAL
+    if base.flat.dump_details is not None:
+        changes["dump_details"] = str(work / "run" / DUMPS)
     return base.replace(**changes)
 
 
@@ -118,7 +123,7 @@ _SHARED = (
 
 
 def _directories(work: Path) -> dict[str, str]:
-    checkpoints = str(work / "checkpoints")
+    checkpoints = beside_artifacts(f"{work.name}/checkpoints") or str(work / "checkpoints")
     return {"save": checkpoints, "load": checkpoints, "run_dir": str(work / "run")}
 
 

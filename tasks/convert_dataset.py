@@ -9,7 +9,7 @@ from tasks import decks, html
 from tasks.content import ContentFile
 from tasks.executions import executed
 from tasks.settings import CACHE, RETRIES, SHORT, SMALL
-from tasks.store import fetch, work_root
+from tasks.store import beside_artifacts, fetch, work_root
 from tasks.types import ArtifactRef
 
 
@@ -33,4 +33,7 @@ def convert_dataset(raw: ArtifactRef, format: str) -> ContentFile:
             decks.show_failure(raw.ref, title, html.text(error, "bad"), html.lineage(None, [raw]))
             raise
         decks.show(title, html.figures({"layout": format, "rows": result.rows}), html.lineage(None, [raw]))
-        return FlyteFile(str(result.path))
+        # In a local run Flyte uploads a file only where it is told the place. The file's name is part of its identity.
+        return FlyteFile(
+            str(result.path), remote_path=beside_artifacts(f"converted/{raw.digest}/{format}/data.parquet")
+        )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 from flytekit import task
 
@@ -27,7 +29,8 @@ def evaluate(
     Raises:
         RelaxError: the engine, a prompt or a reward failed.
     """
-    with executed("evaluate"), work_directory("evaluate", model=model, dataset=dataset, stage=stage, seed=seed) as work:
+    inputs = {"model": model, "dataset": dataset, "config": Path(os.fspath(config)).read_text(), "stage": stage}
+    with executed("evaluate"), work_directory("evaluate", **inputs, seed=seed) as work:
         from relax_engine import evaluate as score
 
         run = evaluation_config(config, model=fetch(model), dataset=fetch(dataset), name="heldout", seed=seed)
@@ -46,5 +49,6 @@ def evaluate(
             parents=parents,
             metrics={"accuracy": result.accuracy, "greedy_accuracy": result.greedy_accuracy},
             config_digest=run.digest(),
+            work=work,
         )
         return Evaluation(artifact, model, dataset, result.accuracy, result.greedy_accuracy)

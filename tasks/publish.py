@@ -12,7 +12,7 @@ from tasks.evaluate import SCORES
 from tasks.executions import executed
 from tasks.settings import CACHE, RETRIES, SHORT, SMALL
 from tasks.significance import compare
-from tasks.store import fetch, open_store, work_directory
+from tasks.store import fetch, open_store, published_before, work_directory
 from tasks.store import publish as publish_artifact
 from tasks.types import ArtifactRef, Evaluation, Publication, TrainingOutcome
 
@@ -37,7 +37,14 @@ def publish(
     Better means: by more than `margin` on the same prompts than the production model, or, for the first one, than the
     model before training, with the lower bound of a paired bootstrap (`significance.compare`) of the sampled scores.
     """
-    with executed("publish"), work_directory("publish", model=model, before=before, after=after) as work:
+    inputs = {"model": model, "before": before, "after": after, "outcome": outcome, "margin": margin}
+    with executed("publish"), work_directory("publish", **inputs) as work:
+        name = f"{pipeline}-report"
+        earlier = published_before(name, work)
+        if earlier is not None:  # its decision stands
+            facts = json.loads((fetch(earlier) / "report.json").read_text())
+            decks.show(f"Report of {pipeline}", *_report(facts), html.lineage(earlier, [model]))
+            return Publication(model, earlier, facts["promoted"], facts["reason"])
         promoted, reason = _promote(model, before, after, margin)
         result = json.loads((fetch(outcome.run) / "result.json").read_text())
         parents = [model, before.artifact, after.artifact, outcome.run]
@@ -47,7 +54,7 @@ def publish(
         (work / "report.html").write_text(document, encoding="utf-8")
         (work / "report.json").write_text(json.dumps(facts, indent=2), encoding="utf-8")
         metrics = {"accuracy_before": before.sampled, "accuracy_after": after.sampled}
-        report = publish_artifact(work, kind="evaluation", name=f"{pipeline}-report", parents=parents, metrics=metrics)
+        report = publish_artifact(work, kind="evaluation", name=name, parents=parents, metrics=metrics, work=work)
         return Publication(model, report, promoted, reason)
 
 

@@ -39,8 +39,16 @@ def publish(
     metrics: Mapping[str, float] | None = None,
     config_digest: str | None = None,
     metadata: Mapping[str, Any] | None = None,
+    work: Path | None = None,
 ) -> ArtifactRef:
-    """Publish a file or directory (`ArtifactStore.publish`) and return its reference."""
+    """Publish a file or directory (`ArtifactStore.publish`) and return its reference.
+
+    With `work`, the directory of the work it came from, what an earlier attempt at the same work published as `name`
+    is returned instead: results that hold the time of day would otherwise be published by each attempt anew.
+    """
+    earlier = published_before(name, work) if work is not None else None
+    if earlier is not None:
+        return earlier
     store = open_store()
     artifact = store.publish(
         path,
@@ -49,7 +57,7 @@ def publish(
         parents=[parent.ref for parent in parents],
         metrics=metrics,
         config_digest=config_digest,
-        metadata=metadata,
+        metadata={**(metadata or {}), **({"work": work.name} if work is not None else {})},
     )
     return ArtifactRef(artifact.kind, artifact.ref, artifact.digest, store.store_id)
 
@@ -64,12 +72,32 @@ def work_root() -> Path:
     return Path(os.environ.get("RELAX_WORK") or "build/work").absolute()
 
 
+def published_before(name: str, work: Path) -> ArtifactRef | None:
+    """What an earlier attempt at the work in `work` published as `name`, when it was ended before Flyte knew of it.
+
+    The name of the work's directory, a digest of its inputs and of the source code, stands in the artifact's metadata.
+    """
+    store = open_store()
+    versions = store.versions(name) if store.aliases(name) else []
+    for version in reversed(versions):
+        if version.metadata.get("work") == work.name:
+            return ArtifactRef(version.kind, version.ref, version.digest, store.store_id)
+    return None
+
+
+def beside_artifacts(path: str) -> str | None:
+    """The URL of `path` under `work/` in the artifact store's bucket; None where the store is a directory."""
+    url = os.environ.get("RELAX_ARTIFACTS") or ""
+    return f"{url.rstrip('/')}/work/{path}" if "://" in url and not url.startswith("file://") else None
+
+
 @contextlib.contextmanager
 def work_directory(task: str, **inputs: Any) -> Iterator[Path]:
     """A directory that belongs to this task with these inputs.
 
     It survives a failure or a kill, so that the next attempt finds what was done (a training run resumes), and is
-    removed once the block has succeeded, when its results are published.
+    removed once the block has succeeded, when its results are published; so is what lies `beside_artifacts` under its
+    name.
     """
     from tasks.content import source_digest
 
@@ -77,4 +105,11 @@ def work_directory(task: str, **inputs: Any) -> Iterator[Path]:
     directory = work_root() / f"{task}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     directory.mkdir(parents=True, exist_ok=True)
     yield directory
+    place = beside_artifacts(directory.name)
+    if place is not None:
+        from relax_engine.utils.object_store import open_filesystem
+
+        files, path = open_filesystem(place)
+        if files.exists(path):
+            files.rm(path, recursive=True)
     shutil.rmtree(directory)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from flytekit import task
 
 from tasks import decks, html
-from tasks.configs import training_config
+from tasks.configs import DUMPS, training_config
 from tasks.content import ConfigFile
 from tasks.executions import executed
 from tasks.settings import CACHE, LONG, MEDIUM, RETRIES, ray_cluster_config
-from tasks.store import fetch, publish, work_directory
+from tasks.store import fetch, publish, published_before, work_directory
 from tasks.types import ArtifactRef, TrainingOutcome, TrainingOverrides
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def train(
     """Train from `checkpoint` on `dataset`; `model` gives architecture and tokenizer.
 
     Publishes the run as `<pipeline>-run` and its last checkpoint as `<pipeline>-checkpoint`. An attempt after a
-    failure or a kill resumes from the last complete checkpoint.
+    failure or a kill resumes from the last complete checkpoint; one whose results are published already returns them.
 
     Raises:
         ConfigError: the configuration cannot run.
@@ -54,6 +54,13 @@ def train(
     with executed("train"), work_directory("train", **inputs, overrides=overrides, seed=seed) as work:
         from relax_engine import train as run_training
 
+        run = published_before(f"{pipeline}-run", work)
+        trained = published_before(f"{pipeline}-checkpoint", work)
+        if run is not None and trained is not None:
+            decks.show(
+                f"Training of {pipeline}", html.text("an earlier attempt finished it"), html.lineage(trained, [run])
+            )
+            return TrainingOutcome(run=run, checkpoint=trained)
         run_config = training_config(
             config,
             overrides,
@@ -70,7 +77,13 @@ def train(
         digest = run_config.digest()
         metrics = {"steps": result.steps, "reward": result.reward_curve[-1], "wall_seconds": result.wall_seconds}
         run = publish(
-            record, kind="run", name=f"{pipeline}-run", parents=parents, metrics=metrics, config_digest=digest
+            record,
+            kind="run",
+            name=f"{pipeline}-run",
+            parents=parents,
+            metrics=metrics,
+            config_digest=digest,
+            work=work,
         )
         trained = publish(
             Path(str(result.checkpoint_dir)),
@@ -78,6 +91,7 @@ def train(
             name=f"{pipeline}-checkpoint",
             parents=[run],
             config_digest=digest,
+            work=work,
         )
         return TrainingOutcome(run=run, checkpoint=trained)
 
@@ -92,6 +106,8 @@ def _record(work: Path, result: RunResult, config: RunConfig, document: str) -> 
     (record / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
     for file in Path(result.run_dir).glob("*.json*"):
         shutil.copy(file, record / file.name)
+    if config.flat.dump_details is not None:
+        shutil.copytree(config.flat.dump_details, record / DUMPS)
     return record
 
 

@@ -48,7 +48,7 @@ def validate_dataset(
             report.raise_if_failed()
         artifact = publish(path, kind="dataset", name=name, parents=[raw], metrics={"rows": report.rows})
         document = decks.show(title, *parts, html.lineage(artifact, [raw]))
-        _publish_report(work / "report", document, report, artifact)
+        _publish_report(work, document, report, artifact)
         return artifact
 
 
@@ -76,10 +76,12 @@ def _report(report: ValidationReport) -> list[str]:
     return parts
 
 
-def _publish_report(directory: Path, document: str, report: ValidationReport, dataset: ArtifactRef) -> None:
+def _publish_report(work: Path, document: str, report: ValidationReport, dataset: ArtifactRef) -> None:
     """Publish the report beside the dataset; the documentation's fonts and logos are left out."""
+    directory = work / "report"
     shutil.rmtree(directory / "data_docs" / "static", ignore_errors=True)
     (directory / "report.html").write_text(document, encoding="utf-8")
     facts = {"rules": [asdict(rule) for rule in report.rules], "stats": report.stats}
     (directory / "report.json").write_text(json.dumps(facts, indent=2), encoding="utf-8")
-    publish(directory, kind="evaluation", name=f"{dataset.ref.partition('@')[0]}-validation", parents=[dataset])
+    name = f"{dataset.ref.partition('@')[0]}-validation"
+    publish(directory, kind="evaluation", name=name, parents=[dataset], work=work)

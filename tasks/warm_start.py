@@ -12,7 +12,7 @@ from tasks.configs import supervised_config
 from tasks.content import ConfigFile
 from tasks.executions import executed
 from tasks.settings import CACHE, LONG, MEDIUM, RETRIES, ray_cluster_config
-from tasks.store import fetch, publish, work_directory
+from tasks.store import fetch, publish, published_before, work_directory
 from tasks.types import ArtifactRef, SupervisedOptions
 
 
@@ -45,6 +45,10 @@ def warm_start(
     with executed("warm_start"), work_directory("warm_start", **inputs, seed=seed) as work:
         from relax_engine import export_checkpoint, train
 
+        earlier = published_before(name, work)
+        if earlier is not None:
+            decks.show(f"Warm start of {name}", html.text("an earlier attempt finished it"), html.lineage(earlier, []))
+            return earlier
         origin = fetch(model)
         run = supervised_config(config, options, model=origin, dataset=fetch(dataset), work=work, seed=seed)
         result = train(run)
@@ -56,6 +60,7 @@ def warm_start(
             parents=[model, dataset],
             metrics={"loss": result.losses[-1], "steps": result.steps},
             config_digest=run.digest(),
+            work=work,
         )
         decks.show(
             f"Warm start of {name}",

@@ -70,6 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "log", _log, "the versions of a name, newest first, with their figures, and the moves of its aliases"
     ).add_argument("name")
+    add("events", _events, "publications as OpenLineage events, one JSON line each").add_argument(
+        "name", nargs="?", help="of one name only"
+    )
     collecting = add("gc", _gc, "remove what unfinished publications left; versions are never touched")
     collecting.add_argument(
         "--grace-hours",
@@ -133,10 +136,7 @@ def _describe(artifact: Artifact) -> str:
 
 
 def _list(store: ArtifactStore, options: argparse.Namespace) -> int:
-    rows = []
-    for name in store.names(options.kind):
-        newest = store.resolve(f"{name}@latest")
-        rows.append({**newest.to_json(), "aliases": store.aliases(name)})
+    rows = [{**newest.to_json(), "aliases": aliases} for newest, aliases in store.newest(options.kind)]
     if options.json:
         _write_json(rows)
         return 0
@@ -236,6 +236,15 @@ def _log(store: ArtifactStore, options: argparse.Namespace) -> int:
         console.print(_describe(version) + names)
     for move in store.moves(options.name):
         console.print(f"[dim]{move.at[:19]}  {move.alias} -> v{move.version}{'  (back)' if move.back else ''}[/]")
+    return 0
+
+
+def _events(store: ArtifactStore, options: argparse.Namespace) -> int:
+    from relax_engine.lineage.events import publication_event
+
+    for name in [options.name] if options.name else store.names():
+        for version in store.versions(name):
+            print(json.dumps(publication_event(version, store.url)))
     return 0
 
 

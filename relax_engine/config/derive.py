@@ -94,4 +94,5 @@ def _names(flat: dict[str, Any]) -> dict[str, Any]:
     experiment = flat["experiment_name"]
     if experiment == "default" and flat["tb_experiment_name"] is not None:
         experiment = flat["tb_experiment_name"]
-    return {"tb_experiment_name": experiment, "run_dir": flat["save"] or f"build/runs/{experiment}"}
+    saved_here = flat["save"] if flat["save"] and "://" not in flat["save"] else None
+    return {"tb_experiment_name": experiment, "run_dir": saved_here or f"build/runs/{experiment}"}

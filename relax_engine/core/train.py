@@ -22,6 +22,7 @@ from relax_engine.core.cluster import ray_cluster
 from relax_engine.core.controller import Controller
 from relax_engine.core.environment import write_environment
 from relax_engine.core.recovery import until_done
+from relax_engine.core.remote_checkpoints import local_checkpoints
 from relax_engine.core.result import RunResult, collect_result
 from relax_engine.core.resume import ResumePoint, find_resume_point, newest_of_run
 from relax_engine.observe.events import EVENTS, EventLog
@@ -60,6 +61,11 @@ def train(config: RunConfig) -> RunResult:
     if config.flat.dump_details is not None:
         Path(config.flat.dump_details).mkdir(parents=True, exist_ok=True)
         Path(config.flat.dump_details, "config.yaml").write_text(config.to_yaml())
+    with local_checkpoints(config, run_dir) as local_config:
+        return _train(local_config, run_dir)
+
+
+def _train(config: RunConfig, run_dir: Path) -> RunResult:
     point = find_resume_point(config)
     num_steps = total_steps(config)
     if point.iteration >= num_steps and not lacks_evaluation(config, run_dir, num_steps):

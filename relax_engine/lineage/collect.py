@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from relax_engine.lineage.backend import Backend
 from relax_engine.lineage.checkout import blob_key
 from relax_engine.lineage.records import ManifestTable, manifest_key
-from relax_engine.lineage.refs import ReferenceTable
+from relax_engine.lineage.refs import KINDS_FOLDER, ReferenceTable, kind_key
 
 GRACE_S = 24 * 3600.0
-_FOLDERS = ("blobs/", "uses/", "children/", "manifests/")
+_FOLDERS = ("blobs/", "uses/", "children/", "manifests/", KINDS_FOLDER)
 
 
 @dataclass(slots=True)
@@ -68,6 +68,8 @@ def collect(
 def _reachable(references: ReferenceTable, manifests: ManifestTable) -> Iterator[str]:
     for name in references.names():
         reference = references.read(name)
+        if reference is not None:
+            yield kind_key(name, reference.kind)
         for version in reference.versions if reference else ():
             artifact = manifests.load(version)
             yield manifest_key(version.digest, version.record)

@@ -23,11 +23,11 @@ from fsspec.asyn import sync
 from relax_engine.lineage.backend import Stored, Unfinished
 from relax_engine.lineage.errors import SourceChangedError, StoreUrlError
 from relax_engine.lineage.hashing import chunks
+from relax_engine.utils.object_store import S3_CONFIG
 
 _PART_BYTES = 16 << 20
 _REJECTED = {"PreconditionFailed", "412", "ConditionalRequestConflict", "409"}
 _READ_ONLY = 0o444
-_TIMEOUTS = {"connect_timeout": 20, "read_timeout": 120, "retries": {"max_attempts": 8, "mode": "standard"}}
 
 
 class S3Backend:
@@ -44,13 +44,7 @@ class S3Backend:
         """
         self._bucket, self._root = bucket, prefix.strip("/")
         self.url = f"s3://{bucket}" + (f"/{self._root}" if self._root else "")
-        # Some servers know no trailing checksums; content is checked by SHA-256 on every read anyway.
-        config = {
-            **_TIMEOUTS,
-            "request_checksum_calculation": "when_required",
-            "response_checksum_validation": "when_required",
-        }
-        self._fs = s3fs.S3FileSystem(use_listings_cache=False, config_kwargs=config)
+        self._fs = s3fs.S3FileSystem(use_listings_cache=False, config_kwargs=S3_CONFIG)
         try:
             self._call("list_objects_v2", Bucket=bucket, Prefix=self._key("store.json"), MaxKeys=1)
         except OSError as error:

@@ -17,6 +17,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from relax_engine.lineage.checkout import blob_key, checkout
 from relax_engine.lineage.collect import GRACE_S, Collected, collect
 from relax_engine.lineage.diff import ArtifactDiff, compare
 from relax_engine.lineage.errors import AliasConflictError, ArtifactNotFoundError, InvalidNameError, StoreUrlError
+from relax_engine.lineage.events import event_key, publication_event
 from relax_engine.lineage.hashing import list_files, sha256_file, sha256_stream
 from relax_engine.lineage.manifest import (
     Artifact,
@@ -47,6 +49,8 @@ STORE_SCHEMA = 1
 DEFAULT_URL = "artifacts"
 _RENEW_S = 3600.0
 """Age at which a blob that is used again is made young; well below any grace period of a collection."""
+_READERS = 16
+"""Documents that are read at once where many are wanted: a bucket answers each after milliseconds."""
 _ANY: Any = object()
 
 logger = logging.getLogger(__name__)
@@ -130,7 +134,7 @@ class ArtifactStore:
         for source, entry in blobs:
             self._keep_blob(source, entry)
         if existing is not None:
-            return self._manifests.load(existing)
+            return self._announced(self._manifests.load(existing))
         document = manifest_bytes(
             digest=digest,
             kind=kind,
@@ -144,6 +148,7 @@ class ArtifactStore:
             metadata=metadata or {},
         )
         record = self._manifests.write(document, digest, files, links)
+        self._references.declare(name, kind)
 
         def append(reference: Reference | None) -> Reference:
             self._check_kind_of_name(reference, name, kind)
@@ -155,7 +160,7 @@ class ArtifactStore:
         for source, entry in blobs:
             # A collection that looked before the commit may just have taken a blob that was there already.
             self._backend.upload(source, blob_key(entry.sha256), entry.sha256)
-        artifact = self._manifests.load(committed)
+        artifact = self._announced(self._manifests.load(committed))
         logger.info("published %s %s (%s, %d files, %d bytes)", kind, artifact.ref, digest, len(files), artifact.size)
         return artifact
 
@@ -280,10 +285,16 @@ class ArtifactStore:
 
     def names(self, kind: str | None = None) -> Iterator[str]:
         """Published names, sorted; of one kind when given."""
-        for name in self._references.names():
-            reference = self._references.read(name)
-            if reference and kind in (None, reference.kind):
-                yield name
+        return self._references.names(kind)
+
+    def newest(self, kind: str | None = None) -> list[tuple[Artifact, dict[str, int]]]:
+        """The newest version of every name, of one kind when given, with the name's aliases; sorted by name."""
+
+        def read(name: str) -> tuple[Artifact, dict[str, int]]:
+            return self.resolve(f"{name}@latest"), self.aliases(name)
+
+        with ThreadPoolExecutor(_READERS) as readers:
+            return list(readers.map(read, self.names(kind)))
 
     def diff(self, left: Artifact | str, right: Artifact | str) -> ArtifactDiff:
         """What differs between two artifacts, and between what they were made from."""
@@ -297,6 +308,12 @@ class ArtifactStore:
             dry_run: report only.
         """
         return collect(self._backend, self._references, self._manifests, grace_s=grace_s, dry_run=dry_run)
+
+    def _announced(self, artifact: Artifact) -> Artifact:
+        """Keep the publication's event; one that a killed writer left out is made up for when it publishes again."""
+        event = canonical_json(publication_event(artifact, self.url))
+        self._backend.put_if_absent(event_key(artifact.record), event)
+        return artifact
 
     def _keep_blob(self, source: Path, entry: FileEntry) -> None:
         """Store a file, or make a stored one young, so that no collection takes it before the commit."""

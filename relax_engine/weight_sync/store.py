@@ -17,16 +17,15 @@ import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import fsspec
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from relax_engine.errors import RelaxError
+from relax_engine.utils.object_store import open_filesystem
 from relax_engine.weight_sync.arrival import DamagedBucketError, unpack, verify
 from relax_engine.weight_sync.buckets import Bucket, unflatten
 from relax_engine.weight_sync.checksum import base_digest
@@ -91,7 +90,7 @@ class WeightStore:
     def __init__(self, url: str, *, compress: bool = False) -> None:
         self.url = url.rstrip("/")
         self.compress = compress
-        self.fs, self.root = _open(self.url)
+        self.fs, self.root = open_filesystem(self.url)
         self._kept: deque[Manifest] = deque(maxlen=_KEPT_VERSIONS)
 
     def writer(self) -> VersionWriter:
@@ -162,7 +161,7 @@ def latest_version(url: str) -> str | None:
     Raises:
         WeightStoreError: the place cannot be read.
     """
-    fs, root = _open(url.rstrip("/"))
+    fs, root = open_filesystem(url.rstrip("/"))
     with _explained(f"read {url}/{LATEST}"):
         if not fs.exists(f"{root}/{LATEST}"):
             return None
@@ -171,7 +170,7 @@ def latest_version(url: str) -> str | None:
 
 def is_stored_version(url: str) -> bool:
     """Whether `url` is the directory of one version."""
-    fs, root = _open(url.rstrip("/"))
+    fs, root = open_filesystem(url.rstrip("/"))
     return bool(fs.exists(f"{root}/{MANIFEST}"))
 
 
@@ -183,7 +182,7 @@ def read_version(url: str, held: Mapping[str, int]) -> tuple[Manifest, Iterator[
     Raises:
         WeightStoreError: a file is missing, unreadable or damaged.
     """
-    fs, directory = _open(url.rstrip("/"))
+    fs, directory = open_filesystem(url.rstrip("/"))
     with _explained(f"read {url}/{MANIFEST}"):
         manifest = Manifest.from_json(fs.cat_file(f"{directory}/{MANIFEST}"))
     wanted = {name for name, digest in manifest.digests.items() if held.get(name) != digest}
@@ -202,14 +201,6 @@ def _read(fs: Any, root: str, manifest: Manifest, wanted: set[str]) -> Iterator[
                 named = [(tensor.name, tensors[tensor.name]) for tensor in meta.tensors]
                 verify(meta, named)
         yield from ((name, tensor) for name, tensor in named if name in wanted and manifest.places[name] == path)
-
-
-def _open(url: str) -> tuple[Any, str]:
-    """The file system of `url` and the path in it; a plain path is a local one."""
-    if "://" not in url:
-        url = f"file://{Path(url).absolute()}"
-    fs, path = fsspec.core.url_to_fs(url)
-    return fs, path
 
 
 @contextlib.contextmanager

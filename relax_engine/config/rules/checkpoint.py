@@ -30,7 +30,7 @@ def reference_exists(config: RunConfig, report: Reporter) -> Findings:
 def resume_finds_a_checkpoint(config: RunConfig, report: Reporter) -> Findings:
     """Say so when --load holds no complete checkpoint."""
     load = config.checkpoint.load
-    if load is not None and not (Path(load) / "latest_checkpointed_iteration.txt").is_file():
+    if load is not None and "://" not in load and not (Path(load) / "latest_checkpointed_iteration.txt").is_file():
         yield report.note(
             "load",
             "no complete checkpoint there yet: the run starts at rollout 0 from --ref-load or --hf-checkpoint",

@@ -13,7 +13,8 @@ class Checkpoint(Section):
     `--ref-load` or `--hf-checkpoint`."""
 
     save: str | None = None
-    """Directory that receives checkpoints, `iter_0000010` and so on."""
+    """Directory that receives checkpoints, `iter_0000010` and so on. With an fsspec URL, such as `s3://bucket/run`,
+    they are saved in `checkpoints` of `--run-dir` and copied there."""
 
     save_interval: int | None = flag(None, ge=1, unit="rollouts")
     """Save after every so many rollouts, and after the last; needs `--save`."""

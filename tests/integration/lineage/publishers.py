@@ -23,6 +23,22 @@ for step in range(int(count)):
     print(store.publish(path, kind="dataset", name=name).ref, flush=True)
 """
 
+PUBLISH_AND_POINT = """
+import sys
+from pathlib import Path
+from relax_engine.lineage import ArtifactStore
+url, folder, writer, count = sys.argv[1:5]
+store = ArtifactStore.open(url)
+print("ready", flush=True)
+sys.stdin.readline()
+for step in range(int(count)):
+    path = Path(folder) / f"{writer}-{step}"
+    path.write_text(f"{writer} {step}")
+    published = store.publish(path, kind="model", name="tiny", metadata={"writer": writer, "step": step})
+    store.tag("tiny", "production", published)
+    print(published.ref, flush=True)
+"""
+
 SWAP = """
 import sys
 from relax_engine.lineage import ArtifactStore

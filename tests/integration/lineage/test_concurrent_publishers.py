@@ -1,12 +1,14 @@
 from pathlib import Path
 
-from publishers import PUBLISH, SWAP, start, tell
+import pytest
+from publishers import PUBLISH, PUBLISH_AND_POINT, SWAP, start, tell
 
 from relax_engine.lineage import ArtifactStore
 
 WRITERS = 8
 EACH = 6
 ROUNDS = 15
+CROWD = 16
 
 
 def test_every_version_of_every_writer_is_kept_and_complete(store_url: str, tmp_path: Path):
@@ -63,3 +65,26 @@ def test_each_round_of_an_alias_race_has_exactly_one_winner(store_url: str, tmp_
     for writer in writers:
         writer.communicate(timeout=30)
         assert writer.returncode == 0
+
+
+@pytest.mark.long
+def test_sixteen_writers_of_one_name_make_one_linear_history(store_url: str, tmp_path: Path):
+    writers = [start(PUBLISH_AND_POINT, store_url, tmp_path, writer, 3) for writer in range(CROWD)]
+    for writer in writers:
+        tell(writer)
+    refs = [writer.communicate(timeout=200)[0].split() for writer in writers]
+    assert all(writer.returncode == 0 for writer in writers)
+
+    store = ArtifactStore.open(store_url)
+    versions = store.versions("tiny")
+    assert [version.version for version in versions] == list(range(1, 3 * CROWD + 1))
+    assert sorted(ref for mine in refs for ref in mine) == sorted(version.ref for version in versions)
+    for writer, mine in enumerate(refs):  # each writer's own versions in its own order, under the refs that it was told
+        made = [(v.ref, v.metadata["step"]) for v in versions if v.metadata["writer"] == str(writer)]
+        assert made == list(zip(mine, range(3), strict=True))
+    moves = store.moves("tiny")
+    assert {move.version for move in moves} <= {version.version for version in versions}
+    assert len(moves) == 3 * CROWD
+    assert store.aliases("tiny")["production"] == moves[-1].version
+    assert all(store.verify(version) == [] for version in versions)
+    print(f"{len(versions)} versions of {CROWD} writers, {len(moves)} moves, production is v{moves[-1].version}")

@@ -19,7 +19,7 @@ def age(root: Path, seconds: float) -> None:
 
 
 def objects(root: Path) -> set[str]:
-    folders = ("blobs", "uses", "children", "manifests", "tmp")
+    folders = ("blobs", "uses", "children", "manifests", "kinds", "tmp")
     return {p.relative_to(root).as_posix() for f in folders for p in (root / f).rglob("*") if p.is_file()}
 
 

@@ -114,3 +114,19 @@ def test_aliases_of_an_older_release_go_back_to_where_they_were(store: ArtifactS
     path.write_text(json.dumps({**document, "schema": 1}))
     store.tag("tiny", "production", two)
     assert store.rollback("tiny", "production") == one
+
+
+def test_names_of_a_kind_are_right_without_declarations_and_with_two(store: ArtifactStore, tmp_path: Path):
+    for name, kind in (("a", "dataset"), ("b", "model"), ("c", "dataset")):
+        (tmp_path / name).write_text(name)
+        store.publish(tmp_path / name, kind=kind, name=name)
+    kinds = tmp_path / "store" / "kinds"
+    (kinds / "dataset" / "a").unlink()  # as in a store of an older release
+    (kinds / "model" / "c").touch()  # as another first writer had declared it, and lost
+    assert list(store.names("dataset")) == ["a", "c"]
+    assert list(store.names("model")) == ["b"]
+    assert [(newest.ref, aliases) for newest, aliases in store.newest("dataset")] == [
+        ("a@v1", {"latest": 1}),
+        ("c@v1", {"latest": 1}),
+    ]
+    assert store.collect_garbage(grace_s=-1).removed == ["kinds/model/c"]
