@@ -120,7 +120,7 @@ class ReferenceTable:
         return reference is not None and reference.kind == kind
 
     def declare(self, name: str, kind: str) -> None:
-        """Say which kind a name is going to hold, so that names can be listed by kind; invisible until it is published."""
+        """Say which kind a name is going to hold, so that names can be listed by kind; invisible until published."""
         self._backend.put_if_absent(kind_key(name, kind), b"")
 
     def read(self, name: str) -> Reference | None:

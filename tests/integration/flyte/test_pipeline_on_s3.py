@@ -1,4 +1,4 @@
-"""The whole pipeline with nothing but a bucket: the digests of a directory, and a training that outlives its machine."""
+"""The whole pipeline on a bucket: the digests of a directory, and a training that outlives its machine."""
 
 from __future__ import annotations
 
