@@ -73,6 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     add("events", _events, "publications as OpenLineage events, one JSON line each").add_argument(
         "name", nargs="?", help="of one name only"
     )
+    registering = add("register", _register, "make a model a version in MLflow's model registry ($MLFLOW_TRACKING_URI)")
+    registering.add_argument("ref", help=_REF)
     collecting = add("gc", _gc, "remove what unfinished publications left; versions are never touched")
     collecting.add_argument(
         "--grace-hours",
@@ -245,6 +247,18 @@ def _events(store: ArtifactStore, options: argparse.Namespace) -> int:
     for name in [options.name] if options.name else store.names():
         for version in store.versions(name):
             print(json.dumps(publication_event(version, store.url)))
+    return 0
+
+
+def _register(store: ArtifactStore, options: argparse.Namespace) -> int:
+    from relax_engine.observe.trackers.mlflow_registry import register
+
+    artifact = store.resolve(options.ref)
+    number = register(store, artifact)
+    if options.json:
+        _write_json({"name": artifact.name, "version": number, "ref": artifact.ref})
+    else:
+        print(f"{artifact.ref} is version {number} of {artifact.name} in MLflow")
     return 0
 
 

@@ -36,13 +36,16 @@ class Logging(Section):
     """Write TensorBoard events into `tensorboard` in `--run-dir`."""
 
     tb_project_name: str | None = None
-    """Project under which Weights & Biases files the run. Default: `relax`."""
+    """Project (MLflow: experiment) under which a tracker files the run. Default: `relax`."""
 
     tb_experiment_name: str | None = None
-    """Name under which Weights & Biases files the run. Default: `--experiment-name`."""
+    """Name under which a tracker files the run. Default: `--experiment-name`."""
 
     use_wandb: bool = False
     """Log to Weights & Biases: online with $WANDB_API_KEY or $WANDB_MODE=online, else into `wandb` in `--run-dir`."""
+
+    use_mlflow: bool = False
+    """Log to MLflow: the server at $MLFLOW_TRACKING_URI, else files in `mlruns` in `--run-dir`."""
 
     use_clearml: bool = False
     """Send metrics to ClearML."""

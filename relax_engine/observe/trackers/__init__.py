@@ -29,4 +29,8 @@ def open_trackers(config: RunConfig, run_dir: Path) -> list[Tracker]:
         trackers.append(
             WeightsAndBiases(run_dir, flat.tb_project_name or "relax", flat.tb_experiment_name, config.to_dict())
         )
+    if flat.use_mlflow:
+        from relax_engine.observe.trackers.mlflow import MLflow
+
+        trackers.append(MLflow(run_dir, flat.tb_project_name or "relax", flat.tb_experiment_name, config.to_dict()))
     return trackers

@@ -15,9 +15,12 @@ import pytest
 
 from relax_engine.config import RunConfig
 from relax_engine.errors import ConfigError
+from relax_engine.lineage import ArtifactStore
 from relax_engine.observe.forward import LogFollower, forwarding
 from relax_engine.observe.metrics import MetricsLog, read_metrics
 from relax_engine.observe.trackers import open_trackers
+from relax_engine.observe.trackers.mlflow import mlflow_client
+from relax_engine.observe.trackers.mlflow_registry import register
 from relax_engine.observe.trackers.tracker import require
 
 BLOCK, HEADER = 32768, 7  # of the LevelDB log format, in which Weights & Biases keeps an offline run
@@ -52,6 +55,35 @@ def test_tensorboard_shows_what_the_log_holds(tmp_path: Path) -> None:
         found = [(event.step, event.value) for event in events.Scalars(name)]
         assert found == [(record["step"], pytest.approx(record[name])) for record in expected]
     assert [(event.step, event.value) for event in events.Scalars("eval/held")] == [(0, 0.5)]
+
+
+def test_mlflow_holds_what_the_log_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with forwarding(open_trackers(config(use_mlflow=True, tb_project_name="letters"), tmp_path), tmp_path):
+        expected = a_run(tmp_path)
+    client = mlflow_client(tmp_path / "mlruns")
+    (run,) = client.search_runs([client.get_experiment_by_name("letters").experiment_id])
+    assert (run.info.status, run.info.run_name) == ("FINISHED", "tried")
+    assert run.data.params["model.hf_checkpoint"] == "m"
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    valid = {metric.step: metric.value for metric in history}  # the later one is valid
+    assert valid == {record["step"]: record["train/loss"] for record in expected}
+    assert run.data.metrics["eval/held"] == 0.5
+
+
+def test_a_model_is_registered_once_with_its_aliases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    store = ArtifactStore.open(str(tmp_path / "store"))
+    for text in ("one", "two"):
+        (tmp_path / "model").write_text(text)
+        store.publish(tmp_path / "model", kind="model", name="tiny", metrics={"accuracy": 0.5})
+    store.tag("tiny", "production", "tiny@v2")
+    for ref, number in (("tiny@v2", "1"), ("tiny@v1", "2"), ("tiny@production", "1")):
+        assert register(store, store.resolve(ref)) == number
+    found = mlflow_client(tmp_path).get_model_version_by_alias("tiny", "production")
+    model = store.resolve("tiny@v2")
+    assert (found.tags["relax.ref"], found.tags["relax.sha256"]) == ("tiny@v2", model.digest)
+    assert Path(found.source).read_text() == "two"
 
 
 def test_an_offline_run_of_wandb_holds_what_the_log_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
