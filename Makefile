@@ -12,7 +12,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export TOKENIZERS_PARALLELISM ?= false
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install lock lint test test-long test-net chaos demo bench docs clean
+.PHONY: install lock lint test test-long test-net test-s3 chaos demo bench docs clean
 
 install: $(STAMP)
 	@:
@@ -55,6 +55,13 @@ test-net: $(STAMP)
 # after five minutes: RELAX_CHAOS_SECONDS=300 make chaos ARGS='-k "[engine]"'.
 chaos: $(STAMP)
 	@RELAX_CHAOS_RESULTS=benchmarks/results/chaos.json $(BIN)/python -m pytest -m chaos $(ARGS)
+
+# Object storage on a real server, Ceph's gateway, which the tests start: root and Debian's packages
+# `ceph-mon ceph-osd radosgw ceph-common` are needed. `make test` and `make test-long` use moto's server.
+test-s3: $(STAMP)
+	@RELAX_S3_SERVER=ceph $(BIN)/python -m pytest -m 'not chaos' -k 's3 or remote or object_storage or sixteen or writer' \
+		tests/integration/lineage tests/integration/data_prep/test_remote.py \
+		tests/integration/checkpoint/test_object_storage.py tests/integration/flyte/test_pipeline_on_s3.py $(ARGS)
 
 demo: $(STAMP)
 	@$(BIN)/python -m examples.tiny_math.demo $(ARGS)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from relax_engine.checkpoint.errors import DamagedCheckpointError
+from relax_engine.utils.object_store import open_filesystem
 
 _READAHEAD_BYTES = 64 << 10
 Place = Path | str
@@ -65,11 +66,8 @@ class RemoteFiles:
     """The objects under one URL, read range by range."""
 
     def __init__(self, url: str) -> None:
-        import fsspec
-
         self.place: Place = url.rstrip("/")
-        self._fs: Any
-        self._fs, self._root = fsspec.core.url_to_fs(self.place, use_listings_cache=False)
+        self._fs, self._root = open_filesystem(self.place)
 
     def sizes(self) -> dict[str, int]:
         """Bytes of every object, sorted by name; empty where there is none."""

@@ -14,11 +14,12 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from relax_engine.checkpoint.durable import sync_path, sync_tree
 from relax_engine.checkpoint.errors import OutputExistsError
 from relax_engine.checkpoint.files import Place, files_at, is_url
+from relax_engine.utils.object_store import open_filesystem
 
 
 class Output(Protocol):
@@ -88,11 +89,8 @@ class _Remote:
     """Uploads each file when it is written; at most one lies on the local disk."""
 
     def __init__(self, url: str, mark: str, force: bool) -> None:
-        import fsspec
-
         refuse_existing(url, force=force)
-        self._fs: Any
-        self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        self._fs, self._root = open_filesystem(url)
         self._mark = mark
         old = files_at(url).sizes()
         for name in sorted(old, key=lambda name: name != mark):  # first what makes the old one complete
