@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml requirements.lock
 # Resolve pyproject.toml anew for both Python versions and every platform.
 lock:
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-		--extra test --extra trackers --extra bench pyproject.toml --output-file requirements.lock
+		--extra test --extra trackers --extra bench --extra browser pyproject.toml --output-file requirements.lock
 
 lint: $(STAMP)
 	@$(BIN)/ruff check $(SOURCES)
@@ -75,6 +75,7 @@ bench: $(STAMP)
 # The tables and the schema that follow from the code.
 docs: $(STAMP)
 	@$(BIN)/python -m relax_engine.config.reference docs
+	@$(BIN)/python -m relax_engine.observe.definitions docs
 	@$(BIN)/python -m relax_engine.components.rollout_api docs/openapi/rollout.json
 
 clean:

@@ -77,6 +77,8 @@ class Sample:
     train_metadata: dict[str, Any] | None = None
     session_id: str | None = None
     non_generation_time: float = 0.0
+    timings: dict[str, float] = field(default_factory=dict)
+    """When sampling `started`, and when the sample was `generated` and `scored`, in seconds since the epoch."""
 
     @property
     def prompt_length(self) -> int:

@@ -104,8 +104,11 @@ def _record(work: Path, result: RunResult, config: RunConfig, document: str) -> 
     (record / "report.html").write_text(document, encoding="utf-8")
     (record / "result.json").write_text(json.dumps({**result.to_dict(), "mode": config.mode}, indent=2))
     (record / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
-    for file in Path(result.run_dir).glob("*.json*"):
-        shutil.copy(file, record / file.name)
+    for pattern in ("*.json*", "*.parquet"):
+        for file in Path(result.run_dir).glob(pattern):
+            shutil.copy(file, record / file.name)
+    if Path(result.run_dir, "rollouts").exists():
+        shutil.copytree(Path(result.run_dir, "rollouts"), record / "rollouts")
     if config.flat.dump_details is not None:
         shutil.copytree(config.flat.dump_details, record / DUMPS)
     return record

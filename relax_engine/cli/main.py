@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "doctor": "Check the flags of a run, and show what it would do and need.",
     "replay": "Recompute rewards, advantages and losses that a run recorded, and compare.",
     "reproduce": "Train again as a recorded run did, and compare step by step.",
+    "rollouts": "List, show and compare the samples that a run recorded.",
     "eval": "Evaluate a model on prompts.",
     "import": "Convert a Hugging Face model into a training checkpoint.",
     "export": "Convert a training checkpoint into a Hugging Face model.",

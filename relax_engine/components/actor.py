@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,13 +33,15 @@ from relax_engine.components.mode import (
 from relax_engine.components.old_policies import OldPolicies
 from relax_engine.components.partition import PartitionReader
 from relax_engine.components.reference import MovingReference
-from relax_engine.components.role import Role, RoleContext, ingress
+from relax_engine.components.role import Role, RoleContext, busy_seconds, ingress
 from relax_engine.components.train_group import TrainGroup, load_weights
 from relax_engine.components.trainer import LOG_PROB_GAP, TEACHER, PartitionOutcome, PartitionTrainer
 from relax_engine.config.critic import uses_critic
-from relax_engine.config.roles import devices_of, has_teacher_role
+from relax_engine.config.roles import devices_needed, devices_of, has_teacher_role
 from relax_engine.observe.bundle import write_steps
 from relax_engine.observe.metrics import MetricsLog
+from relax_engine.observe.rollouts.recorder import Recorder
+from relax_engine.observe.rollouts.tables import training_table
 from relax_engine.stream.columns import ColumnBatch
 from relax_engine.weight_sync.messages import Receiver, SyncReport, WeightSyncError
 from relax_engine.weight_sync.newcomers import pull_newest
@@ -50,6 +53,8 @@ logger = logging.getLogger(__name__)
 RUN_STATE = "run_state.json"
 SYNC_GAP = "weight_sync/logprob_max_abs_diff"
 """Largest engine-trainer log-prob difference after the last sync: on the step's samples, or on a few probed rows."""
+_TIMERS = {"weight_sync": "update_weights", "save": "save_model"}
+"""Phases under the names that their timers have always had."""
 
 
 class Actor(Role):
@@ -68,6 +73,7 @@ class Actor(Role):
         self.supervised = self.config.supervised
         self.colocate = self.config.mode == "colocate"
         self.has_critic = uses_critic(self.config)
+        self._devices = max(1, devices_needed(self.config))
         self.checkpoints = CheckpointManager(self.args.save) if self.args.save else None
         self.version = context.start_step
         self._train_seconds = 0.0
@@ -75,6 +81,7 @@ class Actor(Role):
         self._publishing = asyncio.Lock()
         self._published = asyncio.Event()
         self._published_version, self._published_steps = -1, -1
+        self.recorder: Recorder | None = None
         self.engine_urls: list[str] = []
         self.forward_roles: list[str] = []
 
@@ -102,7 +109,20 @@ class Actor(Role):
         self.old_policies = (
             OldPolicies(self.group, bound=self.config.staleness_bound) if args.keep_old_actor and in_process else None
         )
-        self.trainer = PartitionTrainer(self.config, self.group, self.phase, old_policies=self.old_policies)
+        if args.record_rollouts and not self.supervised:
+            directory = Path(self.context.run_dir, "rollouts", "training")
+            self.recorder = Recorder(directory, rewind_to=self.context.start_step)
+        self.trainer = PartitionTrainer(
+            self.config,
+            self.group,
+            self.phase,
+            old_policies=self.old_policies,
+            record=None if self.recorder is None else self._record,
+        )
+
+    def _record(self, rows: ColumnBatch) -> None:
+        assert self.recorder is not None
+        self.recorder.offer(rows.num_rows, partial(training_table, self.step, self.version, rows))
 
     def _log(self, name: str, saved_as: str) -> MetricsLog:
         """A log of one line per step, without the steps that are done again, and with the one that was saved last."""
@@ -191,6 +211,8 @@ class Actor(Role):
 
     async def close(self) -> None:
         """End the rank processes."""
+        if self.recorder is not None:
+            await asyncio.to_thread(self.recorder.close)
         await asyncio.to_thread(self.group.close)
 
     async def _step(self, rollout_id: int, *, publish: bool = True) -> None:
@@ -223,7 +245,11 @@ class Actor(Role):
             retain=self.tolerant and self.checkpoints is not None and not saved,
         )
         metrics |= stats.metrics()
+        if self.recorder is not None:
+            metrics["observe/training_dropped"] = float(self.recorder.dropped)
         metrics["perf/step_time"] = time.time() - started
+        metrics |= self._timers(started)
+        metrics["perf/tokens_per_gpu_per_sec"] = outcome.tokens / max(metrics["perf/step_time"], 1e-9) / self._devices
         metrics["perf/wait_time_ratio"] = reader.waited / max(metrics["perf/step_time"], 1e-9)
         await asyncio.to_thread(self.trained.write, rollout_id, {"samples": outcome.samples})
         await asyncio.to_thread(self.metrics.write, rollout_id, metrics)
@@ -259,6 +285,12 @@ class Actor(Role):
         elif outcome.log_prob_gap is not None and (self.old_policies or not self.config.staleness_bound):
             metrics[LOG_PROB_GAP] = outcome.log_prob_gap
         return metrics
+
+    def _timers(self, started: float) -> dict[str, float]:
+        """`perf/<phase>_time` of the actor's phases since `started`, times at once counted once."""
+        seconds = busy_seconds(self.phases_since(started))
+        names = (_TIMERS.get(name, name) for name in (key.partition("/")[2] for key in seconds))
+        return {f"perf/{name}_time": value for name, value in zip(names, seconds.values(), strict=True)}
 
     def _checkpoint(
         self, rollout_id: int, outcome: PartitionOutcome, data_position: dict[str, Any], metrics: dict[str, float]

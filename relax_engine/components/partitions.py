@@ -15,6 +15,8 @@ from typing import Any
 from relax_engine.components.mode import rows_per_part
 from relax_engine.config import RunConfig
 from relax_engine.observe.bundle import write_samples
+from relax_engine.observe.rollouts.recorder import Recorder
+from relax_engine.observe.rollouts.tables import samples_table
 from relax_engine.rollout.convert import rollout_metrics, to_columns
 from relax_engine.rollout.custom_rollout import CustomRollout
 from relax_engine.rollout.flow import GroupFlow
@@ -43,10 +45,12 @@ class PartitionWriter:
         prompts: PromptPrefetcher,
         hooks: RolloutHooks,
         hand_over: Callable[[], Awaitable[None]],
+        recorder: Recorder | None,
     ) -> None:
         self.args = config.flat
         self.stream, self.flow, self.prompts, self.hooks = stream, flow, prompts, hooks
         self.hand_over = hand_over
+        self.recorder = recorder
         self._at_once = config.mode == "colocate"
         self.rewards = RewardStage.from_config(self.args)
         self.teacher = partial(teacher_indices, args=self.args) if self.args.opd_teacher_routes else None
@@ -61,11 +65,11 @@ class PartitionWriter:
         async for group in self.flow.partition(rollout_id):
             groups.append(group)
             if not self._at_once and len(groups) - sent >= self._transfer:
-                await self._put(partition, groups[sent:])
+                await self._put(rollout_id, groups[sent:])
                 sent = len(groups)
         await self.hand_over()
         for start in range(sent, len(groups), self._transfer):
-            await self._put(partition, groups[start : start + self._transfer])
+            await self._put(rollout_id, groups[start : start + self._transfer])
         if self.args.save_debug_rollout_data is not None:
             await asyncio.to_thread(write_samples, self.args.save_debug_rollout_data, rollout_id, groups)
         metrics = self._metrics(rollout_id, groups, time.time() - started)
@@ -80,10 +84,14 @@ class PartitionWriter:
         position = self.prompts.source.position_at(state["next_group"], state["pending"])
         return {**position.to_dict(), "groups": state["groups"]}
 
-    async def _put(self, partition: str, groups: Sequence[SampleGroup]) -> None:
+    async def _put(self, rollout_id: int, groups: Sequence[SampleGroup]) -> None:
         self.hooks.filter_samples(groups)
         batch = to_columns(groups, self.rewards, self.teacher)
-        await self.stream.aput(partition, batch, deadline_s=self.args.wait_timeout)
+        await self.stream.aput(f"train_{rollout_id}", batch, deadline_s=self.args.wait_timeout)
+        if self.recorder is not None:
+            samples = [sample for group in groups for sample in group]
+            make = partial(samples_table, rollout_id, samples, batch, time.time())
+            self.recorder.offer(len(samples), make)
 
     def _metrics(self, rollout_id: int, groups: list[SampleGroup], seconds: float) -> dict[str, float]:
         extra = {f"rollout/groups/{name}": float(count) for name, count in self.flow.counts.items()}
@@ -95,5 +103,7 @@ class PartitionWriter:
         metrics = {} if logged else rollout_metrics(groups, self.args.reward_key)
         tokens = sum(sample.response_length for group in groups for sample in group)
         metrics["perf/rollout_time"] = seconds
+        if self.recorder is not None:
+            metrics["observe/rollouts_dropped"] = float(self.recorder.dropped)
         metrics["perf/rollout_tokens_per_second"] = tokens / max(seconds, 1e-9)
         return metrics | extra

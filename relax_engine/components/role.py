@@ -11,8 +11,8 @@ import contextlib
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -69,6 +69,21 @@ class Phase:
     end: float
 
 
+def busy_seconds(phases: Iterable[Phase]) -> dict[str, float]:
+    """Length of the union of each `role/phase`'s intervals, so that a phase's time never exceeds the wall's."""
+    spans: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+    for phase in phases:
+        spans[f"{phase.role}/{phase.name}"].append((phase.start, phase.end))
+    busy = {}
+    for name, intervals in sorted(spans.items()):
+        total, reached = 0.0, float("-inf")
+        for start, end in sorted(intervals):
+            total += max(0.0, end - max(start, reached))
+            reached = max(reached, end)
+        busy[name] = round(total, 3)
+    return busy
+
+
 class Role:
     """Base of all roles. Thread-safe: `run` works in threads, control calls come from the event loop."""
 
@@ -86,6 +101,7 @@ class Role:
         self.phases: deque[Phase] = deque(maxlen=PHASES_KEPT)
         self._stop = threading.Event()
         self._events: deque[dict[str, Any]] = deque()
+        self._new_phases: deque[tuple[str, int, float, float]] = deque(maxlen=PHASES_KEPT)
         self._progressed = time.time()
         self.stream = context.stream
 
@@ -130,11 +146,14 @@ class Role:
         return {}
 
     def drain_events(self) -> list[dict[str, Any]]:
-        """Events since the last call, oldest first."""
+        """Events since the last call, oldest first; then, as one event, the phases that have ended since."""
         events = []
         while self._events:
             events.append(self._events.popleft())
-        return events
+        phases = []
+        while self._new_phases:
+            phases.append(self._new_phases.popleft())
+        return [*events, {"kind": "phases", "role": self.role, "phases": phases}] if phases else events
 
     def outcome(self) -> dict[str, Any]:
         """What `run` returns: its latest phases, and whether it ended because it was asked to."""
@@ -156,8 +175,10 @@ class Role:
 
     def record_phase(self, name: str, start: float) -> None:
         """Record work that began at `start` (seconds since the epoch) and ends now."""
-        self.phases.append(Phase(self.role, name, self.step, start, time.time()))
-        self._progressed = time.time()
+        end = time.time()
+        self.phases.append(Phase(self.role, name, self.step, start, end))
+        self._new_phases.append((name, self.step, start, end))
+        self._progressed = end
 
     async def work_through(self, task: str, part: Callable[[str, int], Awaitable[bool]]) -> None:
         """Call `part(partition, sequence)` for the deliveries of every partition, until each says that it was the last.

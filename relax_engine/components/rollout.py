@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from relax_engine.components.evaluator import Evaluator
@@ -21,6 +22,7 @@ from relax_engine.config.roles import generates_ahead
 from relax_engine.core.address import api_address
 from relax_engine.elastic.api import Elasticity
 from relax_engine.elastic.failures import StartingError
+from relax_engine.observe.rollouts.recorder import Recorder
 from relax_engine.rewards.executor import RewardExecutor
 from relax_engine.rewards.settings import RewardSettings
 from relax_engine.rollout.buffer import GroupBuffer, unpack_groups
@@ -68,9 +70,18 @@ class Rollout(Role):
         self.flow = self._make_flow()
         self._closing.push_async_callback(self.flow.close)
         self.partitions = PartitionWriter(
-            self.config, self.stream, self.flow, self.prompts, self.hooks, self._hand_over
+            self.config, self.stream, self.flow, self.prompts, self.hooks, self._hand_over, self._make_recorder()
         )
         self.evaluator = Evaluator(self, self.pool, self.rewards, self.tokenizer, self.hooks)
+
+    def _make_recorder(self) -> Recorder | None:
+        """None unless asked for. What a predecessor in this run recorded stays, as it does in the stream."""
+        if not self.args.record_rollouts:
+            return None
+        directory = Path(self.context.run_dir, "rollouts", "samples")
+        recorder = Recorder(directory, rewind_to=None if self.context.restarts else self.context.start_step)
+        self._closing.push_async_callback(asyncio.to_thread, recorder.close)
+        return recorder
 
     def _make_flow(self) -> GroupFlow | CustomRollout | RecordedRollout:
         args = self.args
@@ -127,6 +138,19 @@ class Rollout(Role):
     async def engine_urls(self) -> list[str]:
         """Addresses of the engines."""
         return list(self.pool.engines)
+
+    async def engine_states(self) -> list[dict[str, Any]]:
+        """Each engine: address, origin, samples asked for and not answered, and why it gets no requests, if so."""
+        return [
+            {
+                "url": url,
+                "origin": engine.origin,
+                "outstanding": engine.outstanding,
+                "version": self.version,
+                "out_of_service": "leaves" if engine.draining else engine.quarantined,
+            }
+            for url, engine in self.pool.engines.items()
+        ]
 
     async def prepare_for_weights(self) -> list[str]:
         """The actor is about to send weights; returns the engines that they are for.

@@ -62,12 +62,20 @@ class PartitionTrainer:
     """
 
     def __init__(
-        self, config: RunConfig, group: TrainGroup, phase: PhaseTimer, *, old_policies: OldPolicies | None = None
+        self,
+        config: RunConfig,
+        group: TrainGroup,
+        phase: PhaseTimer,
+        *,
+        old_policies: OldPolicies | None = None,
+        record: Callable[[ColumnBatch], None] | None = None,
     ) -> None:
+        """`record` is shown every part as it is trained, and returns at once."""
         self.config = config
         self.args = config.flat
         self.group = group
         self.old_policies = old_policies
+        self._record = record
         self.supervised = config.supervised
         self.settings = AlgorithmSettings.from_config(self.args)
         self.distillation = DistillationSettings.from_config(self.args)
@@ -135,6 +143,8 @@ class PartitionTrainer:
                 trained = self._with_stage(trained)
             if self._keeps_steps:
                 outcome.recorded.append(trained)
+            if self._record is not None:
+                self._record(trained)
             masks = trained["loss_masks"]
             totals += batch_totals({name: column.values for name, column in trained.items()}, masks.offsets)
             with self._phase("train"):

@@ -32,6 +32,7 @@ from relax_engine.core.placement import Placement, place
 from relax_engine.core.recovery import Keeper, RunInterruptedError, lost_with
 from relax_engine.core.resume import ResumePoint, newest_of_run
 from relax_engine.core.service import Service
+from relax_engine.core.snapshots import Snapshots
 from relax_engine.core.watch import Watch
 from relax_engine.stream.client import StreamClient
 from relax_engine.stream.launch import start_stream
@@ -60,8 +61,9 @@ class Controller:
         num_steps: int,
         run_id: str,
         on_event: Callable[[Mapping[str, Any]], None],
+        on_state: Callable[[Mapping[str, Any]], None],
     ) -> None:
-        """`on_event` is told what roles report, and returns at once."""
+        """`on_event` is told what roles report, `on_state` now and then what is under way; both return at once."""
         self.config = config
         self.tolerant: bool = config.flat.use_fault_tolerance
         self.cluster = cluster
@@ -69,7 +71,8 @@ class Controller:
         self.point = point
         self.num_steps = num_steps
         self.run_id = run_id
-        self._on_event = on_event
+        self._on_event, self._on_state = on_event, on_state
+        self._snapshots: Snapshots | None = None
         self._deployed: list[str] = []
         self.services: dict[str, Service] = {}
         self._engine_urls: list[str] = []
@@ -161,6 +164,7 @@ class Controller:
         if "rollout" in self.services:
             self._engine_urls = await self.services["rollout"].call("engine_urls")
         self._watch = Watch(self.services, self._stream, self.run_dir, flat.progress_timeout)
+        self._snapshots = Snapshots(self.services, self._stream, self.num_steps, self._on_state)
         self._keeper = Keeper(
             self.services,
             self._watch,
@@ -241,6 +245,8 @@ class Controller:
                         pending = set()
                 if bar is not None:
                     await self._relay([name for name in self.services if name not in self._keeper.restarting], bar)
+                    if self._snapshots is not None:
+                        self._snapshots.maybe_take()
                     await self._look_after()
         finally:
             for task in names:
@@ -317,6 +323,8 @@ class Controller:
 
     async def _tear_down(self) -> None:
         """End everything that this run started; errors here must not hide the run's own."""
+        if self._snapshots is not None:
+            self._snapshots.close()
         for task in self._joining:
             task.cancel()
         closing = [service.call("close", deadline_s=_CLOSE_S) for service in self.services.values()]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relax_engine.components.role import Phase
+from relax_engine.components.role import Phase, busy_seconds
 from relax_engine.observe.metrics import read_metrics
 
 _LAG = "rollout/staleness/count/"
@@ -78,18 +78,3 @@ def collect_result(
         phase_seconds=busy_seconds(phases),
         wall_seconds=round(wall_seconds, 3),
     )
-
-
-def busy_seconds(phases: Iterable[Phase]) -> dict[str, float]:
-    """Length of the union of each `role/phase`'s intervals, so that a phase's time never exceeds the wall's."""
-    spans: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for phase in phases:
-        spans[f"{phase.role}/{phase.name}"].append((phase.start, phase.end))
-    busy = {}
-    for name, intervals in sorted(spans.items()):
-        total, reached = 0.0, float("-inf")
-        for start, end in sorted(intervals):
-            total += max(0.0, end - max(start, reached))
-            reached = max(reached, end)
-        busy[name] = round(total, 3)
-    return busy

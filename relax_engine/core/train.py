@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,16 +26,18 @@ from relax_engine.core.recovery import until_done
 from relax_engine.core.remote_checkpoints import local_checkpoints
 from relax_engine.core.result import RunResult, collect_result
 from relax_engine.core.resume import ResumePoint, find_resume_point, newest_of_run
-from relax_engine.observe.events import EVENTS, EventLog
 from relax_engine.observe.forward import forwarding
+from relax_engine.observe.journal import Journal
 from relax_engine.observe.metrics import MetricsLog, read_metrics
 from relax_engine.observe.notify import notified
+from relax_engine.observe.series import RunMetrics
 from relax_engine.observe.trackers import open_trackers
 from relax_engine.rollout.data_source import DataSettings
 from relax_engine.rollout.prompt_check import check_prompts
 from relax_engine.rollout.prompts import count_prompts
 from relax_engine.rollout.tokenizer import load_tokenizer
 from relax_engine.utils.hooks import declare_code_paths
+from relax_engine.utils.redact import redact
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -78,14 +81,18 @@ def _train(config: RunConfig, run_dir: Path) -> RunResult:
     if point.iteration:
         logger.info("resuming at step %d of %d from %s", point.iteration, num_steps, point.directory)
     notified_run = notified(config.flat.notify_urls, config.flat.experiment_name, _facts(config, point, num_steps))
-    events = EventLog(run_dir / EVENTS)
-    with forwarding(open_trackers(config, run_dir), run_dir), notified_run as notifier:
+    journal = Journal(run_dir)
 
-        def heard(event: Mapping[str, Any]) -> None:
-            events.write(event)
-            notifier.event(event)
+    def on_event(event: Mapping[str, Any]) -> None:
+        journal.event(event)
+        notifier.event(event)
 
-        phases, seconds = _run_to_the_end(config, run_dir, point, num_steps, heard)
+    with (
+        forwarding(open_trackers(config, run_dir), run_dir),
+        notified_run as notifier,
+        _journaled(journal, point.iteration, num_steps),
+    ):
+        phases, seconds = _run_to_the_end(config, run_dir, point, num_steps, on_event, journal.state)
         latest = CheckpointManager(config.flat.save).latest() if config.flat.save else None
         result = collect_result(
             run_dir,
@@ -94,8 +101,26 @@ def _train(config: RunConfig, run_dir: Path) -> RunResult:
             start_step=point.iteration,
             wall_seconds=seconds,
         )
+        RunMetrics(run_dir).write_parquet(run_dir / "metrics.parquet")
         notifier.finished(result.metrics, {"steps": result.steps, "seconds": f"{seconds:.1f}"})
         return result
+
+
+@contextlib.contextmanager
+def _journaled(journal: Journal, start: int, num_steps: int) -> Iterator[None]:
+    """Note start and end of the run."""
+    journal.event({"kind": "run_started", "role": "controller", "step": start, "num_steps": num_steps})
+    journal.state({"status": "starting", "num_steps": num_steps})
+    outcome = "interrupted"
+    try:
+        yield
+        outcome = "finished"
+    except Exception as error:
+        outcome = f"failed: {redact(str(error))}"
+        raise
+    finally:
+        journal.event({"kind": "run_ended", "role": "controller", "outcome": outcome})
+        journal.state({"status": outcome.partition(":")[0], "num_steps": num_steps})
 
 
 def _facts(config: RunConfig, point: ResumePoint, num_steps: int) -> dict[str, Any]:
@@ -129,7 +154,12 @@ def _check_prompts(config: RunConfig) -> None:
 
 
 def _run_to_the_end(
-    config: RunConfig, run_dir: Path, point: ResumePoint, num_steps: int, on_event: Callable[[Mapping[str, Any]], None]
+    config: RunConfig,
+    run_dir: Path,
+    point: ResumePoint,
+    num_steps: int,
+    on_event: Callable[[Mapping[str, Any]], None],
+    on_state: Callable[[Mapping[str, Any]], None],
 ) -> tuple[list[Phase], float]:
     """One controller after the other, each on a cluster that it finds or starts, until one comes to the end."""
     run_id = uuid.uuid4().hex
@@ -138,7 +168,7 @@ def _run_to_the_end(
 
     def run_from(point: ResumePoint) -> tuple[list[Phase], float]:
         with ray_cluster(config.flat.ray_address) as cluster:
-            controller = Controller(config, cluster, run_dir, point, num_steps, run_id, on_event)
+            controller = Controller(config, cluster, run_dir, point, num_steps, run_id, on_event, on_state)
             # A thread of its own, so that a caller with a running event loop (a notebook) can call this.
             with ThreadPoolExecutor(1, thread_name_prefix="controller") as executor:
                 return executor.submit(asyncio.run, controller.run()).result()

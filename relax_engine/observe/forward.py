@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 _POLL_S = 1.0
 _CLOSE_S = 30.0
 _LOGS = ("metrics.jsonl", "eval.jsonl")
-_LABELS = ("step", "version", "dataset")
+LABELS = ("step", "version", "dataset")
+"""Entries of a line that are no metrics."""
 
 
 @contextlib.contextmanager
@@ -89,7 +90,7 @@ def _follow(trackers: list[Tracker], run_dir: Path, done: threading.Event) -> No
                 values = {
                     name: float(value)
                     for name, value in record.items()
-                    if name not in _LABELS and isinstance(value, int | float)
+                    if name not in LABELS and isinstance(value, int | float)
                 }
                 _each(trackers, lambda tracker, step=record["step"], found=values: tracker.log(step, found))
         if last:

@@ -5,6 +5,8 @@ Rewards are normalised here, where whole groups are together; advantages come la
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -79,6 +81,9 @@ def rollout_metrics(groups: Sequence[SampleGroup], reward_key: str | None) -> di
         "rollout/truncated_ratio": float(np.mean([sample.status is SampleStatus.TRUNCATED for sample in samples])),
         "rollout/zero_std_ratio": float(np.mean(np.asarray(spread) == 0.0)),
     }
+    metrics |= _pass_rates(groups, reward_key) | _ends(samples)
+    alike = [group[0].get_reward_value(reward_key) for group, std in zip(groups, spread, strict=True) if std == 0.0]
+    metrics |= {f"rollout/zero_std/count_{reward:g}": float(count) for reward, count in Counter(alike).items()}
     parts: dict[str, list[float]] = {}
     for sample in samples:
         if isinstance(sample.reward, dict):
@@ -87,3 +92,29 @@ def rollout_metrics(groups: Sequence[SampleGroup], reward_key: str | None) -> di
                     parts.setdefault(key, []).append(float(value))
     # The metrics above win over a reward's part of the same name.
     return {f"rollout/{key}": float(np.mean(values)) for key, values in parts.items()} | metrics
+
+
+def _pass_rates(groups: Sequence[SampleGroup], reward_key: str | None) -> dict[str, float]:
+    """`pass@k` for k = 1, 2, 4, ... up to the smallest group: the unbiased estimate `1 - C(n - c, k) / C(n, k)` of
+    Chen et al. 2021 (arXiv:2107.03374), c of n samples having reward 1."""
+    counts = [(len(group), sum(s.get_reward_value(reward_key) == 1 for s in group)) for group in groups]
+    sizes = [2**power for power in range(min(n for n, _ in counts).bit_length())]
+    return {
+        f"rollout/passrate/pass@{k}": float(np.mean([1.0 - math.comb(n - c, k) / math.comb(n, k) for n, c in counts]))
+        for k in sizes
+    }
+
+
+def _ends(samples: Sequence[Sample]) -> dict[str, float]:
+    """How generation ended, the mean log-prob of what was sampled, and turns where there are any."""
+    metrics: dict[str, float] = {}
+    for status, count in Counter(sample.status.value for sample in samples).items():
+        metrics[f"rollout/stop_reason/{status}/count"] = float(count)
+        metrics[f"rollout/stop_reason/{status}/ratio"] = count / len(samples)
+    tokens = sum(len(sample.rollout_log_probs or ()) for sample in samples)
+    if tokens:
+        metrics["rollout/rollout_log_probs"] = sum(math.fsum(s.rollout_log_probs or ()) for s in samples) / tokens
+    turns = [notes["turns"] for s in samples if (notes := s.metadata.get("environment")) and "turns" in notes]
+    if turns:
+        metrics |= {"rollout/num_turn/mean": float(np.mean(turns)), "rollout/num_turn/max": float(max(turns))}
+    return metrics

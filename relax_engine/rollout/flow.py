@@ -246,8 +246,10 @@ class GroupFlow:
         try:
             while True:
                 started = time.time()
+                _stamp(groups, "started", started, again=False)
                 await self.generator.generate(groups, engine)
                 self.hooks.record("generate", started)
+                _stamp(groups, "generated", time.time())
                 engine = None
                 if all(is_finished(sample) for group in groups for sample in group):
                     break
@@ -266,6 +268,7 @@ class GroupFlow:
         started = time.time()
         await self.hooks.score([sample for group in groups for sample in group if sample.reward is None])
         self.hooks.record("reward", started)
+        _stamp(groups, "scored", time.time())
         left_out: dict[int, SampleGroup] = {}
         for group in groups:
             self.seen.append(group)
@@ -373,6 +376,14 @@ class GroupFlow:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _stamp(groups: Sequence[SampleGroup], what: str, when: float, *, again: bool = True) -> None:
+    """Note on every sample when it came so far; the first time where it is not to be noted `again`."""
+    for group in groups:
+        for sample in group:
+            if again or what not in sample.timings:
+                sample.timings[what] = when
 
 
 def _split(groups: list[SampleGroup], parts: int) -> list[list[SampleGroup]]:

@@ -14,7 +14,10 @@ _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^ ;\\]+)", re.MULTILINE)
 def test_every_requirement_is_locked_to_a_version_it_allows():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *(line for extra in ("test", "trackers", "bench") for line in extras[extra])]
+    lines = [
+        *project["dependencies"],
+        *(line for extra in ("test", "trackers", "bench", "browser") for line in extras[extra]),
+    ]
     wanted = [Requirement(line) for line in lines]
     locked: dict[str, set[str]] = {}
     for name, version in _PIN.findall((ROOT / "requirements.lock").read_text()):

@@ -32,6 +32,9 @@ class Logging(Section):
     run_dir: str | None = None
     """Directory of `metrics.jsonl` and logs. Default: `--save`, else `build/runs/<experiment name>`."""
 
+    record_rollouts: bool = True
+    """Keep every sample in `rollouts` in `--run-dir`, for `relax rollouts` and `relax ui`."""
+
     use_tensorboard: bool = False
     """Write TensorBoard events into `tensorboard` in `--run-dir`."""
 

@@ -125,8 +125,25 @@ def test_rollout_metrics() -> None:
         "rollout/response_len/min": 1.0,
         "rollout/truncated_ratio": 0.25,
         "rollout/zero_std_ratio": 0.5,
+        "rollout/zero_std/count_1": 1.0,
+        "rollout/passrate/pass@1": 0.75,
+        "rollout/passrate/pass@2": 1.0,
+        "rollout/stop_reason/completed/count": 3.0,
+        "rollout/stop_reason/completed/ratio": 0.75,
+        "rollout/stop_reason/truncated/count": 1.0,
+        "rollout/stop_reason/truncated/ratio": 0.25,
+        "rollout/rollout_log_probs": metrics["rollout/rollout_log_probs"],
         "rollout/format": 0.5,
     }
+    log_probs = [value for group in groups for sample in group for value in sample.rollout_log_probs or ()]
+    assert metrics["rollout/rollout_log_probs"] == pytest.approx(sum(log_probs) / 14)
+
+
+def test_pass_at_k_is_the_unbiased_estimate() -> None:
+    """Three of four samples wrong: 1 - C(3, 2) / C(4, 2) = 0.5, and one minus nothing at four."""
+    group = [sample(0, i, 1.0 if i == 0 else 0.0) for i in range(4)]
+    metrics = rollout_metrics([group], None)
+    assert [metrics[f"rollout/passrate/pass@{k}"] for k in (1, 2, 4)] == [0.25, 0.5, 1.0]
 
 
 def test_a_reward_that_is_no_number_does_not_hide_the_others() -> None:
