@@ -12,7 +12,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export TOKENIZERS_PARALLELISM ?= false
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install lock lint test test-long test-net test-s3 chaos demo bench docs clean
+.PHONY: install lock lint test test-long test-net test-s3 test-browser chaos demo bench docs clean
 
 install: $(STAMP)
 	@:
@@ -50,6 +50,12 @@ test-net: $(STAMP)
 	@test "$$(id -u)" = 0 || { echo "make test-net needs root: it makes network namespaces" >&2; exit 1; }
 	@command -v ip >/dev/null || { echo "make test-net needs iproute2: apt-get install --yes iproute2" >&2; exit 1; }
 	@$(BIN)/python -m pytest -m net -s $(ARGS)
+
+# The dashboard in a real browser: needs Debian's package `chromium`. SCREENSHOTS=docs/images keeps pictures.
+test-browser: $(STAMP)
+	@command -v chromium >/dev/null || { echo "chromium is needed: apt-get install chromium" >&2; exit 1; }
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint requirements.lock --editable '.[test,trackers,browser]'
+	@$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 
 # Faults injected into real processes for long, one run a part, each added to the results. One part alone, and no kill
 # after five minutes: RELAX_CHAOS_SECONDS=300 make chaos ARGS='-k "[engine]"'.

@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "replay": "Recompute rewards, advantages and losses that a run recorded, and compare.",
     "reproduce": "Train again as a recorded run did, and compare step by step.",
     "rollouts": "List, show and compare the samples that a run recorded.",
+    "ui": "Show runs in a browser: metrics, samples, phases, lineage; live and afterwards.",
     "eval": "Evaluate a model on prompts.",
     "import": "Convert a Hugging Face model into a training checkpoint.",
     "export": "Convert a training checkpoint into a Hugging Face model.",

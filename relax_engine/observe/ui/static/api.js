@@ -1,0 +1,31 @@
+// Requests to the server that this page came from, with the token from behind the `#` of its address.
+
+const KEY = "relax-token";
+let token = sessionStorage.getItem(KEY) ?? "";
+
+export class Refused extends Error {}
+
+export function takeToken() {
+  const found = /[#&]token=([^&]+)/.exec(location.hash);
+  if (found) {
+    useToken(decodeURIComponent(found[1]));
+    history.replaceState(null, "", location.pathname + "#/");
+  }
+}
+
+export function useToken(value) {
+  token = value;
+  sessionStorage.setItem(KEY, value);
+}
+
+export async function get(path, parameters = {}) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(parameters)) {
+    for (const one of Array.isArray(value) ? value : [value]) if (one !== undefined && one !== null) query.append(name, one);
+  }
+  const answer = await fetch(`api/${path}?${query}`, { headers: token ? { authorization: `Bearer ${token}` } : {} });
+  if (answer.status === 401) throw new Refused("This dashboard needs its token: the part behind #token= of the address that `relax ui` printed.");
+  const body = await answer.json();
+  if (!answer.ok) throw new Error(typeof body.detail === "string" ? body.detail : `error ${answer.status}`);
+  return body;
+}
