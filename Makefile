@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml requirements.lock
 # Resolve pyproject.toml anew for both Python versions and every platform.
 lock:
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-		--extra test --extra trackers --extra bench --extra browser pyproject.toml --output-file requirements.lock
+		--extra test --extra trackers --extra bench pyproject.toml --output-file requirements.lock
 
 lint: $(STAMP)
 	@$(BIN)/ruff check $(SOURCES)
@@ -54,7 +54,6 @@ test-net: $(STAMP)
 # The dashboard in a real browser: needs Debian's package `chromium`. SCREENSHOTS=docs/images keeps pictures.
 test-browser: $(STAMP)
 	@command -v chromium >/dev/null || { echo "chromium is needed: apt-get install chromium" >&2; exit 1; }
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint requirements.lock --editable '.[test,trackers,browser]'
 	@$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 
 # Faults injected into real processes for long, one run a part, each added to the results. One part alone, and no kill
