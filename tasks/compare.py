@@ -9,7 +9,7 @@ from flytekit import task
 
 from tasks import decks, html
 from tasks.executions import executed
-from tasks.settings import CACHE, RETRIES, SHORT, SMALL
+from tasks.settings import CACHE, EVERY_TASK, SHORT, SMALL
 from tasks.store import fetch, publish, work_directory
 from tasks.types import ArtifactRef, Evaluation, TrainingOutcome, TrainingOverrides
 
@@ -17,7 +17,7 @@ _RESULTS = ("variant", "mode", "sampled before", "sampled after", "greedy after"
 _TIMES = ("variant", "seconds", "samples/s", "phases in sum")
 
 
-@task(cache=CACHE, requests=SMALL, retries=RETRIES, timeout=SHORT, enable_deck=True, deck_fields=())
+@task(cache=CACHE, requests=SMALL, timeout=SHORT, **EVERY_TASK)
 def compare_runs(
     title: str,
     variants: list[TrainingOverrides],

@@ -8,12 +8,12 @@ from flytekit.types.file import FlyteFile
 from tasks import decks, html
 from tasks.content import ContentFile
 from tasks.executions import executed
-from tasks.settings import CACHE, RETRIES, SHORT, SMALL
+from tasks.settings import CACHE, EVERY_TASK, SHORT, SMALL
 from tasks.store import beside_artifacts, fetch, work_root
 from tasks.types import ArtifactRef
 
 
-@task(cache=CACHE, requests=SMALL, retries=RETRIES, timeout=SHORT, enable_deck=True, deck_fields=())
+@task(cache=CACHE, requests=SMALL, timeout=SHORT, **EVERY_TASK)
 def convert_dataset(raw: ArtifactRef, format: str) -> ContentFile:
     """Convert a raw dataset of layout `format` to a Parquet file with prompt, label and metadata.
 

@@ -12,7 +12,7 @@ from tasks import decks, html
 from tasks.configs import evaluation_config
 from tasks.content import ConfigFile
 from tasks.executions import executed
-from tasks.settings import CACHE, LONG, MEDIUM, RETRIES
+from tasks.settings import CACHE, EVERY_TASK, LONG, MEDIUM
 from tasks.store import fetch, publish, work_directory
 from tasks.types import ArtifactRef, Evaluation
 
@@ -20,7 +20,7 @@ SCORES = "prompt_scores.json"
 """In an evaluation's artifact: the mean sampled reward of each prompt, in the order of the dataset."""
 
 
-@task(cache=CACHE, requests=MEDIUM, retries=RETRIES, timeout=LONG, enable_deck=True, deck_fields=())
+@task(cache=CACHE, requests=MEDIUM, timeout=LONG, **EVERY_TASK)
 def evaluate(
     model: ArtifactRef, dataset: ArtifactRef, config: ConfigFile, seed: int, pipeline: str, stage: str
 ) -> Evaluation:

@@ -6,12 +6,12 @@ from flytekit import task
 
 from tasks import decks, html
 from tasks.executions import executed
-from tasks.settings import CACHE, MEDIUM, RETRIES, SHORT
+from tasks.settings import CACHE, EVERY_TASK, MEDIUM, SHORT
 from tasks.store import fetch, publish, work_directory
 from tasks.types import ArtifactRef, TrainingOutcome
 
 
-@task(cache=CACHE, requests=MEDIUM, retries=RETRIES, timeout=SHORT, enable_deck=True, deck_fields=())
+@task(cache=CACHE, requests=MEDIUM, timeout=SHORT, **EVERY_TASK)
 def export_checkpoint(outcome: TrainingOutcome, origin: ArtifactRef, pipeline: str) -> ArtifactRef:
     """Convert the checkpoint to Hugging Face, with tokenizer and config of `origin`; publishes `<pipeline>-model`.
 

@@ -9,12 +9,12 @@ from flytekit import task
 from tasks import decks, html
 from tasks.executions import executed
 from tasks.intake import take_model
-from tasks.settings import RETRIES, SHORT, SMALL
+from tasks.settings import EVERY_TASK, SHORT, SMALL
 from tasks.store import open_store
 from tasks.types import ArtifactRef
 
 
-@task(requests=SMALL, retries=RETRIES, timeout=SHORT, enable_deck=True, deck_fields=())
+@task(requests=SMALL, timeout=SHORT, **EVERY_TASK)
 def find_model(model: str, pipeline: str) -> ArtifactRef:
     """What `model` means now: a reference (`name@production`, `name@vN`, a digest), or a Hugging Face directory or URL.
 

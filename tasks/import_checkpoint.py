@@ -8,12 +8,12 @@ from flytekit import task
 
 from tasks import decks, html
 from tasks.executions import executed
-from tasks.settings import CACHE, MEDIUM, RETRIES, SHORT
+from tasks.settings import CACHE, EVERY_TASK, MEDIUM, SHORT
 from tasks.store import fetch, publish, work_directory
 from tasks.types import ArtifactRef
 
 
-@task(cache=CACHE, requests=MEDIUM, retries=RETRIES, timeout=SHORT, enable_deck=True, deck_fields=())
+@task(cache=CACHE, requests=MEDIUM, timeout=SHORT, **EVERY_TASK)
 def import_checkpoint(model: ArtifactRef, pipeline: str) -> ArtifactRef:
     """Convert `model` to a distributed checkpoint and publish it as `<pipeline>-start`.
 

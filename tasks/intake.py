@@ -12,12 +12,12 @@ from data_prep.sources import COMPRESSIONS
 from tasks import decks, html
 from tasks.content import ContentDirectory, ContentFile
 from tasks.executions import executed
-from tasks.settings import CACHE, RETRIES, SHORT, SMALL
+from tasks.settings import CACHE, EVERY_TASK, SHORT, SMALL
 from tasks.store import publish, work_directory
 from tasks.types import ArtifactRef
 
 
-@task(cache=CACHE, requests=SMALL, retries=RETRIES, timeout=SHORT, enable_deck=True, deck_fields=())
+@task(cache=CACHE, requests=SMALL, timeout=SHORT, **EVERY_TASK)
 def intake_file(file: ContentFile, pipeline: str, part: str) -> ArtifactRef:
     """Publish a data file, as it is, as the dataset `<pipeline>-<part>-raw`."""
     with executed("intake_file"):
@@ -27,7 +27,7 @@ def intake_file(file: ContentFile, pipeline: str, part: str) -> ArtifactRef:
         return artifact
 
 
-@task(cache=CACHE, requests=SMALL, retries=RETRIES, timeout=SHORT, enable_deck=True, deck_fields=())
+@task(cache=CACHE, requests=SMALL, timeout=SHORT, **EVERY_TASK)
 def intake_model(directory: ContentDirectory, pipeline: str) -> ArtifactRef:
     """Publish a Hugging Face directory, as it is, as the model `<pipeline>-base`.
 

@@ -10,7 +10,7 @@ from flytekit import task
 from tasks import decks, html
 from tasks.evaluate import SCORES
 from tasks.executions import executed
-from tasks.settings import CACHE, RETRIES, SHORT, SMALL
+from tasks.settings import CACHE, EVERY_TASK, SHORT, SMALL
 from tasks.significance import compare
 from tasks.store import fetch, open_store, published_before, work_directory
 from tasks.store import publish as publish_artifact
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PRODUCTION = "production"
 
 
-@task(cache=CACHE, requests=SMALL, retries=RETRIES, timeout=SHORT, enable_deck=True, deck_fields=())
+@task(cache=CACHE, requests=SMALL, timeout=SHORT, **EVERY_TASK)
 def publish(
     model: ArtifactRef,
     before: Evaluation,

@@ -13,7 +13,7 @@ from flytekit import task
 from relax_engine.errors import ConfigError
 from tasks import decks, html
 from tasks.executions import executed
-from tasks.settings import CACHE, RETRIES, SHORT, SMALL
+from tasks.settings import CACHE, EVERY_TASK, SHORT, SMALL
 from tasks.store import fetch, publish, work_directory
 from tasks.types import ArtifactRef, TrainingOverrides
 
@@ -21,7 +21,7 @@ _ASYNC = {"actor": [1, 1], "rollout": [1, 1], "actor_fwd": [1, 1], "advantages":
 _LAGS = (0, 1, 2, 4)
 
 
-@task(cache=CACHE, requests=SMALL, retries=RETRIES, timeout=SHORT, enable_deck=True, deck_fields=())
+@task(cache=CACHE, requests=SMALL, timeout=SHORT, **EVERY_TASK)
 def paper_variants(num_rollout: int, runs: str) -> list[TrainingOverrides]:
     """The trainings to compare: the three modes, and fully async at several bounds of staleness.
 
@@ -43,7 +43,7 @@ def paper_variants(num_rollout: int, runs: str) -> list[TrainingOverrides]:
         return [TrainingOverrides(**shared, **mode) for mode in modes]
 
 
-@task(cache=CACHE, requests=SMALL, retries=RETRIES, timeout=SHORT, enable_deck=True, deck_fields=())
+@task(cache=CACHE, requests=SMALL, timeout=SHORT, **EVERY_TASK)
 def paper_report(comparison: ArtifactRef, pipeline: str) -> ArtifactRef:
     """Publish `<pipeline>-report`: each claim of the paper with its number and what the comparison shows.
 

@@ -17,14 +17,14 @@ from tasks.content import config_key, source_digest
 from tasks.executions import executed
 from tasks.intake import take_file, take_model
 from tasks.publish import PRODUCTION
-from tasks.settings import RETRIES, SHORT, SMALL
+from tasks.settings import EVERY_TASK, SHORT, SMALL
 from tasks.store import open_store, publish, work_directory, work_root
 from tasks.types import ArtifactRef, Publication, Retraining, Tick, TrainingOverrides
 
 _RECORD = "retraining.json"
 
 
-@task(requests=SMALL, retries=RETRIES, timeout=SHORT, enable_deck=True, deck_fields=())
+@task(requests=SMALL, timeout=SHORT, **EVERY_TASK)
 def look_up(
     train_prompts: str,
     heldout_prompts: str,
@@ -63,7 +63,7 @@ def look_up(
         return Tick(changed, reason, inputs, start, train, heldout, text)
 
 
-@task(requests=SMALL, retries=RETRIES, timeout=SHORT, enable_deck=True, deck_fields=())
+@task(requests=SMALL, timeout=SHORT, **EVERY_TASK)
 def conclude(tick: Tick, publications: list[Publication], pipeline: str) -> Retraining:
     """Record how the tick ended as the artifact `<pipeline>-retraining`; one that was skipped leaves no new record."""
     with executed("conclude"), work_directory("conclude", tick=tick) as work:

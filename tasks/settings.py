@@ -16,12 +16,15 @@ from flytekit.extend import TaskPlugins
 from flytekitplugins.ray import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
 from flytekitplugins.ray.task import RayFunctionTask
 
+from tasks.cluster import read_cluster
 from tasks.content import source_digest
 
 CACHE = Cache(version=source_digest())
 SMALL = Resources(cpu="1", mem="2Gi")
 MEDIUM = Resources(cpu="2", mem="8Gi")
 RETRIES = 2
+EVERY_TASK: dict[str, Any] = {"retries": RETRIES, "enable_deck": True, "deck_fields": (), **read_cluster().options()}
+"""Options of every task's decorator."""
 SHORT = datetime.timedelta(hours=1)
 LONG = datetime.timedelta(days=3)
 
@@ -58,18 +61,32 @@ TaskPlugins.register_pythontask_plugin(EngineCluster, EngineTask)
 
 def ray_cluster_config() -> Any:
     """The Ray cluster of a training task: a head that computes nothing, and workers that Ray may add."""
+    workers = read_cluster().workers
     return EngineCluster(
         head_node_config=HeadNodeConfig(ray_start_params={"num-cpus": "0"}, requests=Resources(cpu="2", mem="8Gi")),
         worker_node_config=[
             WorkerNodeConfig(
                 group_name="engine",
-                replicas=1,
-                min_replicas=1,
-                max_replicas=4,
-                requests=Resources(cpu="4", mem="16Gi"),
+                replicas=max(1, workers.minimum),
+                min_replicas=workers.minimum,
+                max_replicas=workers.maximum,
+                requests=workers.resources(),
             )
         ],
         enable_autoscaling=True,
         shutdown_after_job_finishes=True,
         ttl_seconds_after_finished=3600,
     )
+
+
+# It may lose its machine, and goes on from the last checkpoint in the artifact store's bucket.
+TRAINING: dict[str, Any] = {
+    "cache": CACHE,
+    "task_config": ray_cluster_config(),
+    "requests": MEDIUM,
+    "timeout": LONG,
+    "interruptible": True,
+    **EVERY_TASK,
+    **read_cluster().accelerated(),
+}
+"""Options of a training task's decorator."""

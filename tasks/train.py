@@ -14,7 +14,7 @@ from tasks import decks, html
 from tasks.configs import DUMPS, training_config
 from tasks.content import ConfigFile
 from tasks.executions import executed
-from tasks.settings import CACHE, LONG, MEDIUM, RETRIES, ray_cluster_config
+from tasks.settings import TRAINING
 from tasks.store import fetch, publish, published_before, work_directory
 from tasks.types import ArtifactRef, TrainingOutcome, TrainingOverrides
 
@@ -23,15 +23,7 @@ if TYPE_CHECKING:
     from relax_engine.core.result import RunResult
 
 
-@task(
-    cache=CACHE,
-    task_config=ray_cluster_config(),
-    requests=MEDIUM,
-    retries=RETRIES,
-    timeout=LONG,
-    enable_deck=True,
-    deck_fields=(),
-)
+@task(**TRAINING)
 def train(
     checkpoint: ArtifactRef,
     model: ArtifactRef,

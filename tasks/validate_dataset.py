@@ -14,7 +14,7 @@ from flytekit import task
 from tasks import decks, html
 from tasks.content import ContentFile
 from tasks.executions import executed
-from tasks.settings import CACHE, MEDIUM, RETRIES, SHORT
+from tasks.settings import CACHE, EVERY_TASK, MEDIUM, SHORT
 from tasks.store import fetch, publish, work_directory
 from tasks.types import ArtifactRef
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from data_prep.report import ValidationReport
 
 
-@task(cache=CACHE, requests=MEDIUM, retries=RETRIES, timeout=SHORT, enable_deck=True, deck_fields=())
+@task(cache=CACHE, requests=MEDIUM, timeout=SHORT, **EVERY_TASK)
 def validate_dataset(
     converted: ContentFile, raw: ArtifactRef, model: ArtifactRef, pipeline: str, part: str
 ) -> ArtifactRef:

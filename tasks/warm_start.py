@@ -11,20 +11,12 @@ from tasks import decks, html
 from tasks.configs import supervised_config
 from tasks.content import ConfigFile
 from tasks.executions import executed
-from tasks.settings import CACHE, LONG, MEDIUM, RETRIES, ray_cluster_config
+from tasks.settings import TRAINING
 from tasks.store import fetch, publish, published_before, work_directory
 from tasks.types import ArtifactRef, SupervisedOptions
 
 
-@task(
-    cache=CACHE,
-    task_config=ray_cluster_config(),
-    requests=MEDIUM,
-    retries=RETRIES,
-    timeout=LONG,
-    enable_deck=True,
-    deck_fields=(),
-)
+@task(**TRAINING)
 def warm_start(
     model: ArtifactRef,
     dataset: ArtifactRef,

@@ -18,17 +18,15 @@ from tasks.content import source_digest
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("package")
+def pack(directory: Path, **variables: str) -> Path:
+    """Package without a network; the folder of what the package holds."""
     archive = directory / "flyte.tgz"
     command = [str(Path(sys.executable).parent / "pyflyte"), "--pkgs", "workflows", "package", "--image", "relax:1"]
     environment = {**os.environ, "HOME": str(directory), "HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": ""}
-    environment["RELAX_SCHEDULES"] = str(ROOT / "examples/tiny_math/schedules.yaml")
     subprocess.run(
         [*command, "--source", str(ROOT), "--output", str(archive), "--force"],
         cwd=ROOT,
-        env=environment,
+        env={**environment, **variables},
         capture_output=True,
         timeout=120,
         check=True,
@@ -36,6 +34,12 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tarfile.open(archive) as tar:
         tar.extractall(directory / "pb", filter="data")
     return directory / "pb"
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    schedules = str(ROOT / "examples/tiny_math/schedules.yaml")
+    return pack(tmp_path_factory.mktemp("package"), RELAX_SCHEDULES=schedules)
 
 
 def task(package: Path, name: str) -> task_pb2.TaskSpec:
@@ -106,3 +110,20 @@ def test_the_launch_plan_has_the_inputs_that_the_documentation_names(package: Pa
     required = {name for name, parameter in inputs.items() if parameter.required}
     assert required == {"train_prompts", "heldout_prompts", "base_model", "config"}
     assert {"demonstrations", "warm_start_options", "overrides", "seed", "margin"} <= set(inputs)
+
+
+def test_a_described_cluster_is_in_the_package(tmp_path: Path) -> None:
+    package = pack(tmp_path, RELAX_CLUSTER=str(ROOT / "examples/tiny_math/cluster.yaml"))
+    training = task(package, "train.train").template
+    (workers,) = MessageToDict(training.custom)["rayCluster"]["workerGroupSpec"]
+    assert (workers["minReplicas"], workers["maxReplicas"]) == (1, 2)
+    (container,) = workers["k8sPod"]["podSpec"]["containers"]
+    assert container["resources"]["requests"] == {"cpu": "32", "memory": "256Gi", "nvidia.com/gpu": "8"}
+    assert training.extended_resources.gpu_accelerator.device == "nvidia-h100"
+    assert training.metadata.interruptible
+    for name in ("train.train", "intake.intake_file", "publish.publish"):
+        template = task(package, name).template
+        secrets = [(each.group, each.key, each.env_var) for each in template.security_context.secrets]
+        assert ("storage", "access-key", "AWS_ACCESS_KEY_ID") in secrets
+        environment = {pair.key: pair.value for pair in template.container.env}
+        assert environment["RELAX_ARTIFACTS"] == "s3://models/relax"
