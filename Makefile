@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-SOURCES := relax_engine data_prep tasks workflows examples tests $(wildcard benchmarks)
+SOURCES := relax_engine data_prep tasks workflows examples tests tools $(wildcard benchmarks)
 
 export OMP_NUM_THREADS ?= 1
 export RAY_worker_niceness ?= 0
@@ -12,7 +12,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export TOKENIZERS_PARALLELISM ?= false
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install lock lint test test-long test-net test-s3 test-browser chaos demo bench docs clean
+.PHONY: install lock lint test test-long test-net test-s3 test-browser chaos demo bench docs sbom clean
 
 install: $(STAMP)
 	@:
@@ -82,6 +82,10 @@ docs: $(STAMP)
 	@$(BIN)/python -m relax_engine.config.reference docs
 	@$(BIN)/python -m relax_engine.observe.definitions docs
 	@$(BIN)/python -m relax_engine.components.rollout_api docs/openapi/rollout.json
+
+# The packages of the lock as a bill of materials (CycloneDX), and their licences as a table.
+sbom: $(STAMP)
+	@$(BIN)/python tools/sbom.py
 
 clean:
 	@rm -rf build artifacts .mypy_cache .ruff_cache .import_linter_cache .pytest_cache
