@@ -33,7 +33,8 @@ def test_every_requirement_is_locked_to_a_version_it_allows():
 def test_the_licence_table_names_every_locked_package():
     pins = {(name.lower(), version) for name, version in _PIN.findall((ROOT / "requirements.lock").read_text())}
     rows = re.findall(r"^\| ([a-z0-9._-]+) \| (\S+) \| (.+) \|$", (ROOT / "docs/licences.md").read_text(), re.MULTILINE)
-    assert {(name, version) for name, version, _ in rows} == pins, "run `make sbom`"
+    named = {(name, version) for name, version, _ in rows} - {("package", "version")}
+    assert named == pins, "run `make sbom`"
     installed = [licence for *_, licence in rows if licence != "not installed here"]
     assert len(installed) > 0.8 * len(rows)
     assert not [licence for licence in installed if re.search(r"\b(AGPL|SSPL)\b", licence)]
