@@ -32,11 +32,11 @@ class Workers(Part):
 
     cpu: str = "4"
     memory: str = "16Gi"
-    gpus: int = Field(0, ge=0)
+    gpus: int = Field(default=0, ge=0)
     accelerator: str | None = None
     """The device's name on the cluster, such as `nvidia-h100`."""
-    minimum: int = Field(1, ge=0)
-    maximum: int = Field(4, ge=1)
+    minimum: int = Field(default=1, ge=0)
+    maximum: int = Field(default=4, ge=1)
 
     def resources(self) -> Resources:
         """Of one pod."""
