@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import urllib.error
@@ -26,6 +27,11 @@ QUESTION = {
 
 @pytest.mark.timeout(400)
 def test_the_judge_scales(tiny: Any, tmp_path: Path) -> None:
+    from examples.tiny_math.make_model import make_model
+
+    model = make_model(tmp_path / "judge")  # with room for a judge's prompt
+    facts = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(facts | {"max_position_embeddings": 1024}))
     flags: dict[str, Any] = {
         "hybrid": True,
         "max_staleness": 1,
@@ -33,7 +39,7 @@ def test_the_judge_scales(tiny: Any, tmp_path: Path) -> None:
         "custom_rm_path": None,
         "rm_type": "genrm",
         "reward_key": "score",
-        "genrm_model_path": str(tiny.model),
+        "genrm_model_path": str(model),
         "genrm_engine_config": {"max_context_len": 1024},
         "genrm_sampling_config": {"max_response_len": 4},
         "resource": {"actor": (1, 1), "rollout": (1, 1), "genrm": (1, 1)},
@@ -43,7 +49,7 @@ def test_the_judge_scales(tiny: Any, tmp_path: Path) -> None:
     judge = Scaled(run, "genrm")
     try:
         run.start()
-        assert run.wait_for_step(1, 180), run.report()
+        assert run.wait_for_step(1, 300), run.report()
         first = judge.ask("/generate", QUESTION)
         judge.scale("scale_out", "ACTIVE", num_replicas=2)
         assert [engine["origin"] for engine in judge.engines()] == ["initial", "ray_native"]
