@@ -103,10 +103,11 @@ async def ask(
     address = (url or args.genrm_url or "").rstrip("/")
     if not address:
         raise ValueError("a judge needs --genrm-url, such as http://host:port/v1, or --genrm-model-path in a run")
-    sampling = {**SAMPLING, **(sampling_params or {})}
+    own = _own_judge(args, address)
+    sampling = {**({} if own else SAMPLING), **(sampling_params or {})}  # a judge of the run has its own defaults
     if address.endswith("/generate"):
         payload = {"messages": messages, "sampling_params": sampling, "route_key": route_key}
-        answer = await post_json(address, payload, tries=tries, try_s=try_s, **_own_judge(args, address))
+        answer = await post_json(address, payload, tries=tries, try_s=try_s, **own)
         text = answer.get("response", answer.get("text")) if isinstance(answer, dict) else None
     else:
         sampling["max_tokens"] = sampling.pop("max_new_tokens")
