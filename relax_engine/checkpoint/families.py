@@ -39,8 +39,27 @@ class RopeSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertSpec:
+    """The mixture of experts that stands in the place of a layer's MLP.
+
+    Each token goes to `top_k` of `count` experts of width `ffn_hidden_size`, by the softmax of the router's logits.
+    `normalise` rescales the chosen probabilities to sum to 1. Shared experts see every token: one MLP of width
+    `shared_ffn_hidden_size` (None: there is none), times a sigmoid gate of the token where `shared_gate`.
+    `dense_layers` are layers that have a plain MLP instead.
+    """
+
+    count: int
+    top_k: int
+    ffn_hidden_size: int
+    normalise: bool
+    shared_ffn_hidden_size: int | None = None
+    shared_gate: bool = False
+    dense_layers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A dense decoder-only transformer: RMSNorm, rotary attention with grouped KV heads, SwiGLU.
+    """A decoder-only transformer: RMSNorm, rotary attention with grouped KV heads, SwiGLU, or experts of SwiGLU.
 
     Sizes are element counts. `dtype` is the checkpoint's name for it (`float32`, `bfloat16`, ...).
     `num_labels` is the width of a score layer that stands in the place of the vocabulary projection; None
@@ -63,6 +82,11 @@ class ModelSpec:
     qkv_bias: bool = False
     dtype: str = "float32"
     num_labels: int | None = None
+    experts: ExpertSpec | None = None
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether layer `layer` (from 0) is a mixture of experts."""
+        return self.experts is not None and layer not in self.experts.dense_layers
 
 
 def model_spec(hf_config: HfConfig) -> ModelSpec:
@@ -189,10 +213,43 @@ def _read_qwen3(name: str, config: HfConfig) -> ModelSpec:
     return dataclasses.replace(_read_without_attention_bias(name, config), qk_norm=True)
 
 
+def _read_experts(name: str, config: HfConfig) -> ExpertSpec:
+    """The fields that Qwen2-MoE and Qwen3-MoE share."""
+    count, top_k = int(config.get("num_experts") or config["num_local_experts"]), int(config["num_experts_per_tok"])
+    if top_k > count:
+        raise UnsupportedModelError(f"{name}: {top_k} experts for each token are more than the {count} there are")
+    every = int(config.get("decoder_sparse_step") or 1)
+    dense = set(config.get("mlp_only_layers") or ())
+    return ExpertSpec(
+        count=count,
+        top_k=top_k,
+        ffn_hidden_size=int(config["moe_intermediate_size"]),
+        normalise=bool(config.get("norm_topk_prob", False)),
+        dense_layers=tuple(
+            layer for layer in range(int(config["num_hidden_layers"])) if layer in dense or (layer + 1) % every
+        ),
+    )
+
+
+def _read_qwen3_moe(name: str, config: HfConfig) -> ModelSpec:
+    return dataclasses.replace(_read_qwen3(name, config), experts=_read_experts(name, config))
+
+
+def _read_qwen2_moe(name: str, config: HfConfig) -> ModelSpec:
+    experts = dataclasses.replace(
+        _read_experts(name, config),
+        shared_ffn_hidden_size=int(config["shared_expert_intermediate_size"]),
+        shared_gate=True,
+    )
+    return dataclasses.replace(_read_dense(name, config), qkv_bias=bool(config.get("qkv_bias", True)), experts=experts)
+
+
 _READERS: dict[str, Callable[[str, HfConfig], ModelSpec]] = {
     "Llama": _read_without_attention_bias,
     "Qwen2": _read_qwen2,
+    "Qwen2Moe": _read_qwen2_moe,
     "Qwen3": _read_qwen3,
+    "Qwen3Moe": _read_qwen3_moe,
 }
 
 

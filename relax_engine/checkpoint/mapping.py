@@ -10,7 +10,9 @@ Transformer Engine, e.g. `decoder.layers.3.self_attention.linear_qkv.weight`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+import itertools
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -30,7 +32,7 @@ class Layout(Enum):
     ROWS = "rows"  # cut along dimension 0
     COLUMNS = "columns"  # cut along dimension 1
     VOCAB = "vocab"  # as ROWS; rows padded with zeros to a multiple of the rank count
-    QKV = "qkv"  # q, k, v interleaved by query group; cut between groups
+    QKV = "qkv"  # q, k, v interleaved by query group; cut as ROWS
     GATE_UP = "gate_up"  # gate above up; a rank holds its slice of gate above its slice of up
 
 
@@ -42,6 +44,8 @@ class ParameterMapping:
     hf_names: tuple[str, ...]
     layout: Layout
     shape: tuple[int, ...]
+    expert: int | None = None
+    """The expert it belongs to: one expert-parallel rank has it, cut over its expert-tensor-parallel ranks."""
 
 
 class WeightMappingError(ValueError):
@@ -136,15 +140,17 @@ class WeightMap:
 
     def _check_divisible(self, name: str, size: int) -> None:
         mapping = self.parameters[name]
-        if mapping.layout is Layout.QKV and self.spec.num_query_groups % size:
+        groups = self.spec.num_query_groups
+        if mapping.layout is Layout.QKV and groups % size and size % groups:
             raise WeightMappingError(
-                f"{name}: {self.spec.num_query_groups} key/value heads cannot be shared by {size} tensor-parallel "
-                f"ranks; choose --tensor-model-parallel-size among the divisors of {self.spec.num_query_groups}"
+                f"{name}: {groups} key/value heads cannot be shared by {size} tensor-parallel ranks; choose a divisor "
+                f"or a multiple of {groups} as --tensor-model-parallel-size"
             )
         units = {
             Layout.COLUMNS: mapping.shape[-1],
             Layout.GATE_UP: mapping.shape[0] // 2,
             Layout.ROWS: mapping.shape[0],
+            Layout.QKV: mapping.shape[0],
         }.get(mapping.layout, size)
         if units % size:
             raise WeightMappingError(f"{name}: size {units} is not divisible by {size} tensor-parallel ranks")
@@ -156,8 +162,10 @@ class Assembler:
     Holds only the parts of parameters that are not complete yet.
     """
 
-    def __init__(self, weights: WeightMap) -> None:
+    def __init__(self, weights: WeightMap, wanted: Collection[str] | None = None) -> None:
+        """`wanted` are the parameters to assemble, by default all; tensors of others are dropped."""
         self._weights = weights
+        self._wanted = weights.parameters if wanted is None else wanted
         self._waiting: dict[str, dict[str, Tensor]] = {}
         self._done: set[str] = set()
 
@@ -172,6 +180,8 @@ class Assembler:
             if self._weights.ignores(hf_name):
                 return None
             raise WeightMappingError(f"unexpected tensor {hf_name!r}: {self._weights.spec.architecture} has none")
+        if mapping.name not in self._wanted:
+            return None
         parts = self._waiting.setdefault(mapping.name, {})
         if mapping.name in self._done or hf_name in parts:
             raise WeightMappingError(f"tensor {hf_name!r} came twice")
@@ -191,7 +201,7 @@ class Assembler:
         missing = [
             hf_name
             for name, mapping in self._weights.parameters.items()
-            if name not in self._done
+            if name in self._wanted and name not in self._done
             for hf_name in mapping.hf_names
             if hf_name not in self._waiting.get(name, {})
         ]
@@ -209,9 +219,12 @@ def _parameters(spec: ModelSpec) -> Iterator[ParameterMapping]:
     hidden, vocab = (spec.hidden_size,), (spec.vocab_size, spec.hidden_size)
     yield ParameterMapping("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), Layout.VOCAB, vocab)
     for index in range(spec.num_layers):
-        for name, hf_names, layout, shape in _layer_parameters(spec):
-            theirs = tuple(f"model.layers.{index}.{hf_name}" for hf_name in hf_names)
-            yield ParameterMapping(f"decoder.layers.{index}.{name}", theirs, layout, shape)
+        for part in itertools.chain(_attention(spec), _experts(spec) if spec.has_experts(index) else _mlp(spec)):
+            yield dataclasses.replace(
+                part,
+                name=f"decoder.layers.{index}.{part.name}",
+                hf_names=tuple(f"model.layers.{index}.{hf_name}" for hf_name in part.hf_names),
+            )
     yield ParameterMapping("decoder.final_layernorm.weight", ("model.norm.weight",), Layout.REPLICATED, hidden)
     if spec.num_labels is not None:
         yield ParameterMapping(SCORE, (SCORE,), Layout.REPLICATED, (spec.num_labels, spec.hidden_size))
@@ -219,22 +232,49 @@ def _parameters(spec: ModelSpec) -> Iterator[ParameterMapping]:
         yield ParameterMapping("output_layer.weight", ("lm_head.weight",), Layout.VOCAB, vocab)
 
 
-def _layer_parameters(spec: ModelSpec) -> Iterator[tuple[str, tuple[str, ...], Layout, tuple[int, ...]]]:
-    """Parameters of one layer, names without the layer's prefix."""
-    hidden, ffn, head = spec.hidden_size, spec.ffn_hidden_size, spec.head_dim
+def _attention(spec: ModelSpec) -> Iterator[ParameterMapping]:
+    """Norms and attention of one layer, names without the layer's prefix."""
+    hidden, head = spec.hidden_size, spec.head_dim
     queries, qkv = spec.num_attention_heads * head, (spec.num_attention_heads + 2 * spec.num_query_groups) * head
-    yield "input_layernorm.weight", ("input_layernorm.weight",), Layout.REPLICATED, (hidden,)
-    yield "self_attention.linear_proj.weight", ("self_attn.o_proj.weight",), Layout.COLUMNS, (hidden, queries)
-    yield "self_attention.linear_qkv.weight", _qkv_names("weight"), Layout.QKV, (qkv, hidden)
+    norm = Layout.REPLICATED
+    yield ParameterMapping("input_layernorm.weight", ("input_layernorm.weight",), norm, (hidden,))
+    output = ("self_attn.o_proj.weight",)
+    yield ParameterMapping("self_attention.linear_proj.weight", output, Layout.COLUMNS, (hidden, queries))
+    yield ParameterMapping("self_attention.linear_qkv.weight", _qkv_names("weight"), Layout.QKV, (qkv, hidden))
     if spec.qkv_bias:
-        yield "self_attention.linear_qkv.bias", _qkv_names("bias"), Layout.QKV, (qkv,)
+        yield ParameterMapping("self_attention.linear_qkv.bias", _qkv_names("bias"), Layout.QKV, (qkv,))
     if spec.qk_norm:
-        yield "self_attention.q_layernorm.weight", ("self_attn.q_norm.weight",), Layout.REPLICATED, (head,)
-        yield "self_attention.k_layernorm.weight", ("self_attn.k_norm.weight",), Layout.REPLICATED, (head,)
-    yield "pre_mlp_layernorm.weight", ("post_attention_layernorm.weight",), Layout.REPLICATED, (hidden,)
-    gate_up = ("mlp.gate_proj.weight", "mlp.up_proj.weight")
-    yield "mlp.linear_fc1.weight", gate_up, Layout.GATE_UP, (2 * ffn, hidden)
-    yield "mlp.linear_fc2.weight", ("mlp.down_proj.weight",), Layout.COLUMNS, (hidden, ffn)
+        for part in "qk":
+            theirs = (f"self_attn.{part}_norm.weight",)
+            yield ParameterMapping(f"self_attention.{part}_layernorm.weight", theirs, norm, (head,))
+    yield ParameterMapping("pre_mlp_layernorm.weight", ("post_attention_layernorm.weight",), norm, (hidden,))
+
+
+def _mlp(spec: ModelSpec) -> Iterator[ParameterMapping]:
+    """The MLP of a dense layer."""
+    return _swiglu("mlp", "mlp", spec.hidden_size, spec.ffn_hidden_size)
+
+
+def _swiglu(name: str, theirs: str, hidden: int, ffn: int, expert: int | None = None) -> Iterator[ParameterMapping]:
+    gate_up = (f"{theirs}.gate_proj.weight", f"{theirs}.up_proj.weight")
+    yield ParameterMapping(f"{name}.linear_fc1.weight", gate_up, Layout.GATE_UP, (2 * ffn, hidden), expert)
+    down = (f"{theirs}.down_proj.weight",)
+    yield ParameterMapping(f"{name}.linear_fc2.weight", down, Layout.COLUMNS, (hidden, ffn), expert)
+
+
+def _experts(spec: ModelSpec) -> Iterator[ParameterMapping]:
+    """The mixture of experts of one layer."""
+    experts, hidden = spec.experts, spec.hidden_size
+    assert experts is not None
+    yield ParameterMapping("mlp.router.weight", ("mlp.gate.weight",), Layout.REPLICATED, (experts.count, hidden))
+    for index in range(experts.count):
+        ours, theirs = f"mlp.experts.local_experts.{index}", f"mlp.experts.{index}"
+        yield from _swiglu(ours, theirs, hidden, experts.ffn_hidden_size, expert=index)
+    if experts.shared_ffn_hidden_size is not None:
+        yield from _swiglu("mlp.shared_experts", "mlp.shared_expert", hidden, experts.shared_ffn_hidden_size)
+    if experts.shared_gate:
+        gate = ("mlp.shared_expert_gate.weight",)
+        yield ParameterMapping("mlp.shared_experts.gate_weight", gate, Layout.REPLICATED, (1, hidden))
 
 
 def _qkv_names(kind: str) -> tuple[str, ...]:

@@ -17,28 +17,25 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
-from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
-from relax_engine.algorithms.objective import LossFn, LossInputs
-from relax_engine.backends.megatron import parallel
+from relax_engine.algorithms.objective import LossFn
+from relax_engine.backends.megatron import parallel, schedule
 from relax_engine.backends.megatron.device import compute_device
 from relax_engine.backends.megatron.metrics import reduce_metrics
-from relax_engine.backends.megatron.model import ResponseTargets, build_model
+from relax_engine.backends.megatron.micro_batch import MicroBatch, MicroBatches, Question, question_of
+from relax_engine.backends.megatron.model import build_model
 from relax_engine.backends.megatron.optimizer import update
-from relax_engine.backends.megatron.packing import pack, plan_micro_batches
-from relax_engine.backends.megatron.rope import RotaryTable
-from relax_engine.backends.megatron.rows import RowGather
-from relax_engine.backends.megatron.settings import BackendSettings, ParallelLayout, read_settings
-from relax_engine.backends.megatron.sharing import Compact, compact
+from relax_engine.backends.megatron.packing import plan_micro_batches
+from relax_engine.backends.megatron.settings import BackendSettings, read_settings
 from relax_engine.backends.megatron.snapshots import WeightSnapshots
-from relax_engine.backends.megatron.spec import PackedSequences
 from relax_engine.backends.megatron.training_state import Training, read_checkpoint, write_checkpoint
-from relax_engine.backends.megatron.weights import load_tensors, named_hf_tensors
+from relax_engine.backends.megatron.weights import hf_names_here, load_tensors, named_hf_tensors
 from relax_engine.checkpoint.dcp_reader import DcpReader
 from relax_engine.checkpoint.families import classifier_spec, model_spec, policy_spec, value_spec
 from relax_engine.checkpoint.hf_reader import HfReader, read_config
 from relax_engine.checkpoint.mapping import SCORE, WeightMap
+from relax_engine.config.layout import ParallelLayout
 from relax_engine.stream.columns import Column, ColumnBatch
 
 if TYPE_CHECKING:
@@ -46,8 +43,6 @@ if TYPE_CHECKING:
 
 HEADS = {"policy": policy_spec, "value": value_spec, "classifier": classifier_spec}
 """What makes of a checkpoint's architecture the one of a head."""
-ROUND_TO = 64
-"""Token counts of micro-batches are rounded to this: libraries prepare a matrix product once for each shape."""
 
 
 class MegatronBackend:
@@ -89,11 +84,10 @@ class MegatronBackend:
         parallel.join(rank, world_size, init_method, settings.layout, settings.seed)
         self.iteration = 0
         self._model = build_model(self.spec, settings.layout, dtype=settings.dtype, recompute=settings.recompute)
-        self._device = compute_device()
-        self._rotary = RotaryTable(self.spec.rope, self.spec.head_dim, settings.dtype, self._device)
+        self._micro_batches = MicroBatches(settings, self.spec)
         self._training = Training.of(self._model, settings.optimizer, settings.dtype) if trainable else None
         if not trainable:
-            self._model.requires_grad_(False).eval()
+            self._model.freeze()
         self._metrics: list[dict[str, Tensor]] | None = None  # of the micro-batches since the last update
         self.snapshots = WeightSnapshots(self._model)
 
@@ -110,7 +104,8 @@ class MegatronBackend:
     @property
     def speaks_for_slice(self) -> bool:
         """Whether this rank reports the results of its data-parallel share; its model-parallel peers have the same."""
-        return parallel_state.get_tensor_model_parallel_rank() == 0
+        ranks = (parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_context_parallel_rank())
+        return ranks == (0, 0) and schedule.is_last_stage()
 
     def forward_log_probs(self, batch: ColumnBatch, *, temperature: float, max_tokens: int) -> Column:
         """Log-probabilities of the response tokens under `softmax(logits / temperature)`.
@@ -159,13 +154,37 @@ class MegatronBackend:
 
     def _forward_rows(self, batch: ColumnBatch, *, temperature: float, max_tokens: int, likeliest: int = 0) -> Column:
         """The model's output without gradient, `[R]`, or `[1 + 2 likeliest, R]`."""
-        plan = plan_micro_batches(batch["tokens"].lengths, max_tokens=max_tokens, micro_batch_size=1)
-        packings = [self._pack(batch.select(rows)) for rows in plan]
+        plan = self._plan(batch, max_tokens, 1, together=self.settings.layout.expert > 1)
+        question = Question(temperature, likeliest=likeliest)
         with torch.no_grad():
-            parts = [self._forward(each, temperature, entropy=False, likeliest=likeliest).cpu() for each in packings]
+            parts = schedule.run(partial(self._forward_step, question), self._model.chunks, plan, backward=False)
         offsets = np.concatenate([[0], np.cumsum(batch["response_lengths"].values, dtype=np.int64)])
-        none = np.empty((1 + 2 * likeliest, 0) if likeliest else 0, np.float32)
-        return Column(torch.cat(parts, dim=-1).numpy() if parts else none, offsets)
+        shape = (1 + 2 * likeliest, int(offsets[-1])) if likeliest else (int(offsets[-1]),)
+        empty = torch.empty(shape, device=compute_device())
+        found = torch.cat([part.float() for part in parts], dim=-1).contiguous() if parts else empty
+        return Column(schedule.tensor_of_last_stage(found).cpu().numpy(), offsets)
+
+    def _plan(
+        self, batch: ColumnBatch, max_tokens: int | None, micro_batch_size: int, *, together: bool
+    ) -> list[MicroBatch]:
+        """Packed micro-batches, as many as the schedule takes; `together`: as many as on all data-parallel ranks."""
+
+        def agree(count: int) -> int:
+            return schedule.whole_rounds(self._largest_of_all_ranks(count) if together else count)
+
+        lengths = batch["tokens"].lengths
+        plan = plan_micro_batches(lengths, max_tokens=max_tokens, micro_batch_size=micro_batch_size, agree=agree)
+        return [self._micro_batches.pack(batch.select(rows) if len(rows) else None) for rows in plan]
+
+    def _forward_step(
+        self, question: Question, data: Iterator[MicroBatch], chunk: torch.nn.Module, loss_fn: LossFn | None = None
+    ) -> tuple[Tensor, Any]:
+        """Megatron's forward step: a chunk's output for one micro-batch, and what becomes of the last chunk's."""
+        micro_batch = next(data)
+        output = self._micro_batches.forward(chunk, micro_batch, question)
+        if loss_fn is None:
+            return output, lambda result: result
+        return output, partial(self._micro_batches.loss, micro_batch=micro_batch, loss_fn=loss_fn, question=question)
 
     def train_step(
         self,
@@ -206,25 +225,14 @@ class MegatronBackend:
             max_tokens: token budget of a micro-batch; None makes micro-batches of `micro_batch_size` rows.
         """
         training = self._require_training("accumulate")
-        plan = plan_micro_batches(
-            batch["tokens"].lengths,
-            max_tokens=max_tokens,
-            micro_batch_size=micro_batch_size,
-            agree=self._largest_of_all_ranks,
-        ) or [np.empty(0, np.int64)]
+        plan = self._plan(batch, max_tokens, micro_batch_size, together=True) or [self._micro_batches.pack(None)]
         if self._metrics is None:
-            training.ddp.zero_grad_buffer()
+            for chunk in training.ddp:
+                chunk.zero_grad_buffer()
             training.optimizer.zero_grad()  # `.grad` aliases the buffer since the last step, and would be added twice
         parts, self._metrics = self._metrics or [], None  # a failure below leaves no half of a step behind
-        parts += get_forward_backward_func()(
-            forward_step_func=partial(self._forward_step, loss_fn=loss_fn, temperature=temperature),
-            data_iterator=iter([batch.select(rows) if len(rows) else None for rows in plan]),
-            model=[training.ddp],
-            num_microbatches=len(plan),
-            seq_length=1,
-            micro_batch_size=1,
-            forward_only=False,
-        )
+        step = partial(self._forward_step, question_of(loss_fn, temperature), loss_fn=loss_fn)
+        parts += schedule.run(step, training.ddp, plan, backward=True)
         self._metrics = parts
 
     def finish_step(self, scale: float = 1.0) -> dict[str, float]:
@@ -247,90 +255,23 @@ class MegatronBackend:
             raise RuntimeError("finish_step() without accumulate(): there is no gradient to step on")
         metrics, self._metrics = self._metrics, None
         # The token count that Megatron would divide by is left out: `loss_weights` and `scale` normalise.
-        finalize_model_grads([training.ddp], None)
+        finalize_model_grads(training.ddp, None)
         if scale != 1.0:
-            training.ddp.scale_gradients(scale)
+            for chunk in training.ddp:
+                chunk.scale_gradients(scale)
         learning_rate = training.optimizer.param_groups[0]["lr"]
         grad_norm = update(training.optimizer, self.settings.optimizer.clip_grad)
         training.scheduler.step(1)
         self.iteration += 1
-        reduced = reduce_metrics(metrics, parallel_state.get_data_parallel_group(), scale=scale)
+        reduced = schedule.value_of_last_stage(
+            reduce_metrics(metrics, parallel_state.get_data_parallel_group(), scale=scale)
+        )
         return reduced | {"grad_norm": grad_norm, "lr": float(learning_rate)}
-
-    def _forward_step(
-        self, data: Iterator[ColumnBatch | None], model: torch.nn.Module, *, loss_fn: LossFn, temperature: float
-    ) -> tuple[Tensor, Any]:
-        """Megatron's forward step: the output of one micro-batch, and the function that makes it a loss."""
-        rows = next(data)
-        packing = self._pack(rows)
-        entropy = bool(getattr(loss_fn, "needs_entropy", False))
-        column = getattr(loss_fn, "candidates", None)
-        candidates = None if rows is None or column is None else rows[column].values
-        output = self._forward(packing, temperature, entropy=entropy, candidates=candidates, model=model)
-        return output, partial(self._loss, rows=rows, packing=packing, loss_fn=loss_fn, entropy=entropy)
-
-    def _loss(
-        self, output: Tensor, *, rows: ColumnBatch | None, packing: Compact, loss_fn: LossFn, entropy: bool
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Loss, number of tokens (unused by the plain sum) and metrics of one micro-batch."""
-        tokens = torch.zeros((), dtype=torch.int, device=self._device)
-        if rows is None or len(packing.targets) == 0:
-            return output.sum(), tokens, {}
-        names = getattr(loss_fn, "columns", None) or list(rows)
-        scored = output if output.dim() == 2 else output[None]
-        per_token, others = scored[0], scored[1 : len(scored) - entropy]
-        inputs = LossInputs(
-            columns={name: torch.tensor(rows[name].values).to(self._device) for name in names},
-            offsets=self._to_device(packing.response_offsets),
-            total_lengths=self._to_device(rows["tokens"].lengths),
-            candidates=others.T if len(others) else None,
-        )
-        loss, metrics = loss_fn(per_token, scored[-1] if entropy else None, inputs)
-        return loss, tokens, {"loss": loss.detach()} | metrics
-
-    def _pack(self, rows: ColumnBatch | None) -> Compact:
-        layout = self.settings.layout
-        multiple_of = layout.tensor if layout.sequence_parallel else 1
-        return compact(pack(rows, multiple_of=multiple_of), multiple_of=multiple_of, round_to=ROUND_TO)
-
-    def _forward(
-        self,
-        packing: Compact,
-        temperature: float,
-        *,
-        entropy: bool,
-        candidates: np.ndarray | None = None,
-        likeliest: int = 0,
-        model: torch.nn.Module | None = None,
-    ) -> Tensor:
-        responses = len(packing.targets)
-        padding = (0, -responses % ROUND_TO)
-        predictors = RowGather(np.pad(packing.predictors, padding), len(packing.tokens), self._device)
-        wanted = packing.targets
-        if candidates is not None:
-            wanted = np.concatenate([wanted[:, None], candidates.astype(np.int64)], axis=1)
-        targets = self._to_device(np.pad(wanted, [padding, *[(0, 0)] * (wanted.ndim - 1)]))
-        return (model or self._model)(
-            input_ids=self._to_device(packing.tokens)[None],
-            position_ids=None,
-            attention_mask=None,
-            labels=ResponseTargets(predictors, targets, responses, temperature, entropy, likeliest),
-            packed_seq_params=PackedSequences.of(
-                packing,
-                self._rotary,
-                self._device,
-                heads=self.spec.num_attention_heads // self.settings.layout.tensor,
-                groups=self.spec.num_query_groups // self.settings.layout.tensor,
-            ),
-        )
-
-    def _to_device(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
 
     def _largest_of_all_ranks(self, count: int) -> int:
         if self.data_parallel_size == 1:
             return count
-        tensor = torch.tensor([count], device=self._device)
+        tensor = torch.tensor([count], device=compute_device())
         dist.all_reduce(tensor, dist.ReduceOp.MAX, group=parallel_state.get_data_parallel_group())
         return int(tensor.item())
 
@@ -345,7 +286,8 @@ class MegatronBackend:
         """
         reader = HfReader(directory)
         reader.check_against(self.weights)
-        stored = ((name, reader.tensor(name)) for name in reader.names())
+        here = hf_names_here(self._model, self.weights)
+        stored = ((name, reader.tensor(name)) for name in reader.names() if name in here)
         new = ((name, torch.zeros(self.weights.owner[name].shape)) for name in reader.lacks(self.weights))
         self.load_hf_tensors(itertools.chain(stored, new))
 

@@ -16,7 +16,10 @@ Substitutes, and who needs them:
 | `torch.cuda.current_device` | communication buffers, weight initialisation | `torch.device("cpu")` |
 | `torch.cuda.get_rng_state`, `manual_seed`, `_set_cuda_rng_state` | RNG tracker | the CPU generator |
 | `torch.cuda.synchronize` | process groups, checkpoints | nothing to wait for |
-| `torch.cuda.current_stream` | pipeline communication | a stream that is always done |
+| `torch.cuda.current_stream`, `stream` | pipeline communication, experts' dispatch | a stream that is always done |
+| `maybe_move_tensor_to_cpu` | experts' all-to-all | counts as NumPy arrays also where they are on the CPU already |
+| `Tensor.cuda` | copy of a tied embedding on the last pipeline stage | the tensor, which is there already |
+| `te_general_gemm` | router | absent, which its module forgets to say without Transformer Engine |
 | `device="cuda"` in factory calls | schedules, optimizer, gradient norm | `"cpu"` |
 | `Tensor.type() == "torch.cuda.FloatTensor"` | optimizer constructors | compared without `cuda` |
 | `torch.compile` of small fusions at import | activation fusions (unused here) | left uncompiled |
@@ -80,6 +83,8 @@ def import_megatron() -> None:
         _use_cpu_generator()
         _accept_cpu_tensor_types()
         _keep_step_per_parameter()
+        _route_on_cpu()
+        _keep_tied_embedding()
         if products.available():
             products.replace_linear_functions()
 
@@ -129,6 +134,9 @@ class _FinishedStream:
     def synchronize(self) -> None:
         pass
 
+    def record_event(self) -> _FinishedStream:
+        return self
+
 
 def _copy_module(module: types.ModuleType) -> types.ModuleType:
     copy = types.ModuleType(module.__name__)
@@ -147,6 +155,7 @@ def _give_cpu_view_of_torch() -> None:
         synchronize=lambda *_: None,
         current_stream=lambda *_: _FinishedStream(),
         default_stream=lambda *_: _FinishedStream(),
+        stream=lambda *_: contextlib.nullcontext(),
         Stream=_FinishedStream,
         Event=_FinishedStream,
     )
@@ -188,6 +197,14 @@ def _accept_cpu_tensor_types() -> None:
         cls.__init__ = _with_cuda_type_names(cls.__init__)
 
 
+def _keep_tied_embedding() -> None:
+    """The copy of a tied embedding is moved to the GPU when it is made."""
+    cls = importlib.import_module("megatron.core.models.common.language_module.language_module").LanguageModule
+    cls.setup_embeddings_and_output_layer = _with_method(
+        cls.setup_embeddings_and_output_layer, "cuda", lambda tensor, *_, **__: tensor
+    )
+
+
 def _with_cuda_type_names(function: Callable[..., Any]) -> Callable[..., Any]:
     original = torch.Tensor.type
 
@@ -195,13 +212,20 @@ def _with_cuda_type_names(function: Callable[..., Any]) -> Callable[..., Any]:
         answer = original(self, *args, **kwargs)
         return answer.replace("torch.", "torch.cuda.", 1) if isinstance(answer, str) else answer
 
+    return _with_method(function, "type", type_name)
+
+
+def _with_method(function: Callable[..., Any], name: str, substitute: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` where, while it runs, tensors have another method `name`."""
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        torch.Tensor.type = type_name  # type: ignore[assignment,method-assign]
+        original = getattr(torch.Tensor, name)
+        setattr(torch.Tensor, name, substitute)
         try:
             return function(*args, **kwargs)
         finally:
-            torch.Tensor.type = original  # type: ignore[method-assign]
+            setattr(torch.Tensor, name, original)
 
     return call
 
@@ -231,3 +255,18 @@ def _keep_step_per_parameter() -> None:
 
     cls._set_main_param_and_optimizer_states = set_with_step
     cls.load_state_dict = load_with_own_steps
+
+
+def _route_on_cpu() -> None:
+    """Counts for an all-to-all leave Megatron's dispatcher as NumPy arrays only if they came from a GPU."""
+    dispatcher: Any = importlib.import_module("megatron.core.transformer.moe.token_dispatcher")
+    utils: Any = importlib.import_module("megatron.core.transformer.moe.moe_utils")
+    original = dispatcher.maybe_move_tensor_to_cpu
+
+    def move(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+        moved = original(tensor, as_numpy, record_stream)
+        return moved.numpy() if as_numpy and isinstance(moved, torch.Tensor) else moved
+
+    dispatcher.maybe_move_tensor_to_cpu = move
+    if not hasattr(utils, "te_general_gemm"):
+        utils.te_general_gemm = None

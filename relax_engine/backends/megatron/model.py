@@ -1,8 +1,8 @@
-"""The model: Megatron's `GPTModel` from a `ModelSpec`, ending in one number per response token.
+"""The model: chunks of Megatron's `GPTModel` from a `ModelSpec`, the last ending in one number per response token.
 
-What lives here: the translation of the architecture into Megatron's configuration, and the two heads,
-log-probabilities (a policy) and values (a critic), which see response positions only. What does not:
-layers (`spec.py`), loading weights (`weights.py`).
+What lives here: the two heads, log-probabilities (a policy) and values (a critic), which see response positions only,
+and building the chunks. What does not: Megatron's configuration (`architecture.py`), layers (`spec.py`), loading
+weights (`weights.py`).
 """
 
 from __future__ import annotations
@@ -20,26 +20,32 @@ from megatron.core.tensor_parallel import layers as parallel_layers
 from megatron.core.transformer import TransformerConfig
 from torch import Tensor
 
+from relax_engine.backends.megatron.architecture import transformer_config
+from relax_engine.backends.megatron.chunks import ModelChunks
 from relax_engine.backends.megatron.device import compute_device
 from relax_engine.backends.megatron.log_probs import VocabSlice, likeliest, token_log_probs
 from relax_engine.backends.megatron.rows import RowGather
-from relax_engine.backends.megatron.settings import ParallelLayout, RecomputeSettings
+from relax_engine.backends.megatron.settings import RecomputeSettings
 from relax_engine.backends.megatron.spec import block_spec
+from relax_engine.checkpoint.divisibility import misfits
 from relax_engine.checkpoint.families import ModelSpec
 from relax_engine.checkpoint.mapping import padded_vocab_size
+from relax_engine.config.layout import ParallelLayout
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseTargets:
     """What the head computes: for each response token the position that predicts it, and the token.
 
-    `tokens` is int64 `[R]`, or `[R, n]` where n tokens are scored at each position. Behind the first
-    `count` (R) of both there is padding. `likeliest` asks for that many of the likeliest tokens as well.
+    `tokens` is int64 `[r]`, or `[r, n]` where n tokens are scored at each position, padded to the same size on all
+    context-parallel ranks. `order` says where the `[R]` response tokens stand in all ranks' `[r]`, end to end; None
+    where there is one rank, whose first `count` they are. `likeliest` asks for that many of the likeliest tokens, too.
     """
 
     predictors: RowGather
     tokens: Tensor
     count: int
+    order: Tensor | None
     temperature: float
     entropy: bool
     likeliest: int = 0
@@ -51,11 +57,14 @@ class ResponseModel(GPTModel):
     Hidden states elsewhere (prompts, last tokens) never meet the head.
     """
 
-    def __init__(self, spec: ModelSpec, config: TransformerConfig) -> None:
+    def __init__(self, spec: ModelSpec, config: TransformerConfig, virtual_stage: int | None) -> None:
         self.tensor_parallel = config.tensor_model_parallel_size
         super().__init__(
             config=config,
-            transformer_layer_spec=block_spec(config),
+            transformer_layer_spec=block_spec(config, spec, virtual_stage),
+            pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=virtual_stage),
+            post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=virtual_stage),
+            vp_stage=virtual_stage,
             vocab_size=padded_vocab_size(spec.vocab_size, self.tensor_parallel),
             max_sequence_length=spec.max_position_embeddings,
             share_embeddings_and_output_weights=spec.tie_word_embeddings,
@@ -63,7 +72,7 @@ class ResponseModel(GPTModel):
         )
 
     def _states(self, hidden_states: Tensor, labels: ResponseTargets, *, partial_gradients: bool) -> Tensor:
-        """The states before each response token, `[R + padding, hidden]`, from `[tokens, 1, hidden]`.
+        """The states before this rank's response tokens, `[r, hidden]`, from `[tokens, 1, hidden]`.
 
         `partial_gradients`: whether each tensor-parallel rank's gradient of the result is a part of the sum, or the
         whole.
@@ -74,14 +83,23 @@ class ResponseModel(GPTModel):
             )
         return labels.predictors(hidden_states.squeeze(1))
 
+    def _of_all_ranks(self, rows: Tensor, labels: ResponseTargets) -> Tensor:
+        """`[..., R]` from the `[..., r]` of each context-parallel rank; every rank goes on with all of them."""
+        if labels.order is None:
+            return rows[..., : labels.count]
+        group = parallel_state.get_context_parallel_group()
+        last = rows.movedim(-1, 0).contiguous()
+        gathered = gather_from_sequence_parallel_region(last, tensor_parallel_output_grad=False, group=group)
+        return gathered.index_select(0, labels.order).movedim(0, -1)
+
 
 class PolicyModel(ResponseModel):
     """`forward(...)` returns `[R]` log-probabilities, or rows `[rows, R]`, in this order: one of log-probabilities for
     each token that is scored at a position, one of entropies if asked for, and for each of the likeliest tokens one of
     ids (as float32, exact below 2^24) and one of log-probabilities."""
 
-    def __init__(self, spec: ModelSpec, config: TransformerConfig) -> None:
-        super().__init__(spec, config)
+    def __init__(self, spec: ModelSpec, config: TransformerConfig, virtual_stage: int | None) -> None:
+        super().__init__(spec, config, virtual_stage)
         columns = self.vocab_size // self.tensor_parallel
         start = parallel_state.get_tensor_model_parallel_rank() * columns
         group = parallel_state.get_tensor_model_parallel_group() if self.tensor_parallel > 1 else None
@@ -89,6 +107,8 @@ class PolicyModel(ResponseModel):
 
     def _postprocess(self, hidden_states: Tensor, *, labels: ResponseTargets, **_: Any) -> Tensor:
         """Megatron's hook between the last layer and the output; `hidden_states` is `[tokens, 1, hidden]`."""
+        if not self.post_process:
+            return hidden_states
         selected = self._states(hidden_states, labels, partial_gradients=True)
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
         logits = parallel_layers.linear_with_grad_accumulation_and_async_allreduce(
@@ -109,7 +129,7 @@ class PolicyModel(ResponseModel):
         if labels.likeliest:
             ids, values = likeliest(logits, labels.likeliest, self.vocab_slice, temperature=labels.temperature)
             rows += [*ids.float().unbind(1), *values.unbind(1)]
-        return rows[0][: labels.count] if len(rows) == 1 else torch.stack([row[: labels.count] for row in rows])
+        return self._of_all_ranks(rows[0] if len(rows) == 1 else torch.stack(rows), labels)
 
 
 class ValueModel(ResponseModel):
@@ -120,67 +140,40 @@ class ValueModel(ResponseModel):
     first values are 0 and the trunk keeps its weights until the head has learnt something.
     """
 
-    def __init__(self, spec: ModelSpec, config: TransformerConfig) -> None:
-        # A tied model has no output layer of its own, which leaves the vocabulary projection out.
-        super().__init__(dataclasses.replace(spec, tie_word_embeddings=True), config)
-        self.score = torch.nn.Linear(spec.hidden_size, spec.num_labels or 1, bias=False)
-        torch.nn.init.zeros_(self.score.weight)
+    def __init__(self, spec: ModelSpec, config: TransformerConfig, virtual_stage: int | None) -> None:
+        super().__init__(dataclasses.replace(spec, tie_word_embeddings=False), config, virtual_stage)
+        if self.post_process:
+            del self.output_layer  # the vocabulary projection
+            self.score = torch.nn.Linear(spec.hidden_size, spec.num_labels or 1, bias=False)
+            torch.nn.init.zeros_(self.score.weight)
 
     def _postprocess(self, hidden_states: Tensor, *, labels: ResponseTargets, **_: Any) -> Tensor:
         """Megatron's hook between the last layer and the output; `hidden_states` is `[tokens, 1, hidden]`."""
+        if not self.post_process:
+            return hidden_states
         selected = self._states(hidden_states, labels, partial_gradients=False)
-        scores = torch.mm(self.score.weight.float(), selected.float().T)[:, : labels.count]
+        scores = torch.mm(self.score.weight.float(), selected.float().T)
+        scores = self._of_all_ranks(scores, labels)
         return scores[0] if len(scores) == 1 else scores
 
 
 def build_model(
     spec: ModelSpec, layout: ParallelLayout, *, dtype: torch.dtype, recompute: RecomputeSettings
-) -> ResponseModel:
-    """A randomly initialised model on `compute_device`: with values where `spec` has a score layer."""
+) -> ModelChunks:
+    """This rank's chunks of a randomly initialised model, on `compute_device`: with values where `spec` has a score
+    layer.
+
+    Raises:
+        ValueError: the model's sizes do not divide over the layout.
+    """
+    problems = [problem for _, problem in misfits(spec, layout)]
+    if problems:
+        raise ValueError(f"{spec.architecture} cannot be spread over {layout}: {'; '.join(problems)}")
     kind = PolicyModel if spec.num_labels is None else ValueModel
     with warnings.catch_warnings():
         # Megatron warns about defaults and calls of its own.
         warnings.filterwarnings("ignore", message="full scope is deprecated", category=UserWarning)
         warnings.filterwarnings("ignore", message="MLP requires ffn_hidden_size", category=DeprecationWarning)
-        return kind(spec, _transformer_config(spec, layout, dtype, recompute)).to(compute_device(), dtype)
-
-
-def _transformer_config(
-    spec: ModelSpec, layout: ParallelLayout, dtype: torch.dtype, recompute: RecomputeSettings
-) -> TransformerConfig:
-    return TransformerConfig(
-        num_layers=spec.num_layers,
-        hidden_size=spec.hidden_size,
-        ffn_hidden_size=spec.ffn_hidden_size,
-        num_attention_heads=spec.num_attention_heads,
-        num_query_groups=spec.num_query_groups,
-        kv_channels=spec.head_dim,
-        normalization="RMSNorm",
-        layernorm_epsilon=spec.rms_norm_eps,
-        qk_layernorm=spec.qk_norm,
-        gated_linear_unit=True,
-        activation_func=torch.nn.functional.silu,
-        use_te_activation_func=True,  # take the activation from the layer specification
-        add_bias_linear=False,
-        add_qkv_bias=spec.qkv_bias,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-        tensor_model_parallel_size=layout.tensor,
-        sequence_parallel=layout.sequence_parallel,
-        params_dtype=dtype,
-        pipeline_dtype=dtype,
-        bf16=dtype == torch.bfloat16,
-        use_cpu_initialization=compute_device().type == "cpu",
-        # The loss is a plain sum over all ranks' tokens: gradients are added up, never averaged.
-        calculate_per_token_loss=True,
-        # Fusions below are compiled or CUDA-only.
-        bias_activation_fusion=False,
-        bias_dropout_fusion=False,
-        masked_softmax_fusion=False,
-        gradient_accumulation_fusion=False,
-        apply_rope_fusion=False,
-        persist_layer_norm=False,
-        recompute_granularity=recompute.granularity,
-        recompute_method=recompute.method,
-        recompute_num_layers=recompute.num_layers,
-    )
+        config = transformer_config(spec, layout, dtype, recompute)
+        stages = range(layout.virtual) if layout.virtual > 1 else [None]
+        return ModelChunks([kind(spec, config, stage).to(compute_device(), dtype) for stage in stages])

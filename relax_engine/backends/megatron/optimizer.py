@@ -17,7 +17,7 @@ from relax_engine.backends.megatron.settings import OptimizerSettings
 
 
 def build_optimizer(
-    model: DistributedDataParallel, settings: OptimizerSettings, dtype: torch.dtype
+    chunks: list[DistributedDataParallel], settings: OptimizerSettings, dtype: torch.dtype
 ) -> MegatronOptimizer:
     """AdamW over float32 main parameters.
 
@@ -36,7 +36,7 @@ def build_optimizer(
         params_dtype=dtype,
         use_distributed_optimizer=settings.use_distributed_optimizer,
     )
-    optimizer = get_megatron_optimizer(config, [model])
+    optimizer = get_megatron_optimizer(config, chunks)
     for group in optimizer.param_groups:
         if "fused" in group:  # torch's AdamW; one kernel for all parameters instead of a Python loop
             group["fused"] = True

@@ -91,6 +91,7 @@ class Packing:
 
     Attributes:
         tokens: int64 `[total]`, the sequences end to end.
+        real: how many of them are the batch's; placeholders follow.
         cu_lengths: int32 `[sequences + 1]`, their boundaries.
         predictors: int64 `[R]`, for each response token the index of the token before it, whose
             output predicts it.
@@ -102,6 +103,7 @@ class Packing:
     """
 
     tokens: np.ndarray
+    real: int
     cu_lengths: np.ndarray
     predictors: np.ndarray
     targets: np.ndarray
@@ -138,6 +140,7 @@ def pack(batch: ColumnBatch | None, *, multiple_of: int = 1) -> Packing:
     within = np.arange(response_offsets[-1]) - np.repeat(response_offsets[:-1], responses)
     positions = np.repeat(ends - responses, responses) + within
     targets = tokens[positions]
+    real = 0 if batch is None else len(tokens)
     missing = -len(tokens) % multiple_of
     if missing:
         tokens = np.concatenate([tokens, np.zeros(missing, np.int64)])
@@ -145,6 +148,7 @@ def pack(batch: ColumnBatch | None, *, multiple_of: int = 1) -> Packing:
     buckets, to_padded, to_packed = _rectangles(lengths)
     return Packing(
         tokens=tokens,
+        real=real,
         cu_lengths=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
         predictors=positions - 1,
         targets=targets,

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 
 from relax_engine.backends.megatron.device import communication_backend
-from relax_engine.backends.megatron.settings import ParallelLayout
+from relax_engine.config.layout import ParallelLayout
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,14 @@ def join(rank: int, world_size: int, init_method: str, layout: ParallelLayout, s
             dist.init_process_group(
                 communication_backend(), init_method, timeout=JOIN_TIMEOUT, rank=rank, world_size=world_size
             )
-        parallel_state.initialize_model_parallel(tensor_model_parallel_size=layout.tensor)
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=layout.tensor,
+            pipeline_model_parallel_size=layout.pipeline,
+            virtual_pipeline_model_parallel_size=layout.virtual if layout.virtual > 1 else None,
+            context_parallel_size=layout.context,
+            expert_model_parallel_size=layout.expert,
+            expert_tensor_parallel_size=layout.experts_tensor,
+        )
         _current = wanted
         logger.info("joined the training world as rank %d of %d, %s", rank, world_size, layout)
     elif (_current.rank, _current.size, _current.layout) != (rank, world_size, layout):

@@ -11,37 +11,9 @@ from typing import Any, Literal
 
 import torch
 
+from relax_engine.config.layout import ParallelLayout, read_layout
+
 LrDecayStyle = Literal["constant", "linear", "cosine", "inverse-square-root"]
-
-
-@dataclass(frozen=True, slots=True)
-class ParallelLayout:
-    """How the model is spread over processes; the rest of the world is data parallel.
-
-    `sequence_parallel` also cuts activations between the tensor-parallel regions along the tokens.
-    """
-
-    tensor: int = 1
-    sequence_parallel: bool = False
-
-    def __post_init__(self) -> None:
-        if self.tensor < 1:
-            raise ValueError(f"tensor_model_parallel_size must be at least 1, got {self.tensor}")
-        if self.sequence_parallel and self.tensor == 1:
-            raise ValueError("sequence_parallel needs tensor_model_parallel_size of at least 2, got 1")
-
-    def data_parallel(self, world_size: int) -> int:
-        """Number of data-parallel replicas in a world of `world_size` processes.
-
-        Raises:
-            ValueError: the world is not a multiple of the model-parallel size.
-        """
-        if world_size % self.tensor:
-            raise ValueError(
-                f"{world_size} processes cannot hold replicas of {self.tensor} tensor-parallel ranks each; "
-                f"use a multiple of --tensor-model-parallel-size"
-            )
-        return world_size // self.tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +69,7 @@ class BackendSettings:
     dtype: torch.dtype = torch.float32
     seed: int = 1234
     head: Head = "policy"
+    aux_loss_coeff: float = 0.0
 
 
 def read_settings(flat: Any, *, layout: ParallelLayout | None = None, value_head: bool = False) -> BackendSettings:
@@ -106,19 +79,17 @@ def read_settings(flat: Any, *, layout: ParallelLayout | None = None, value_head
     log-probabilities.
 
     Raises:
-        ValueError: a parallelism that this backend does not offer, or contradictory values.
+        ValueError: contradictory values.
     """
-    for name in ("pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size"):
-        if getattr(flat, name, 1) not in (None, 1):
-            raise ValueError(f"{name}={getattr(flat, name)} is not supported by the Megatron backend; set it to 1")
     return BackendSettings(
         hf_checkpoint=str(flat.hf_checkpoint),
-        layout=layout or ParallelLayout(flat.tensor_model_parallel_size, flat.sequence_parallel),
+        layout=layout or read_layout(flat),
         optimizer=_read_optimizer(flat, without=0 if value_head else flat.num_critic_only_steps),
         recompute=RecomputeSettings(flat.recompute_granularity, flat.recompute_method, flat.recompute_num_layers),
         dtype=torch.bfloat16 if flat.bf16 else torch.float32,
         seed=flat.seed,
         head="value" if value_head else "classifier" if flat.loss_type == "seq_cls" else "policy",
+        aux_loss_coeff=flat.moe_aux_loss_coeff,
     )
 
 

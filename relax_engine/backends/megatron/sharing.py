@@ -22,6 +22,7 @@ class Compact:
 
     Attributes:
         tokens: int64 `[total]`, what is computed.
+        real: how many of them are the batch's; placeholders follow.
         positions: int64 `[total]`, of each token in its sequence, from 0.
         predictors: int64 `[R]`, for each response token the index of the token that predicts it.
         targets: int64 `[R]`, the response tokens.
@@ -32,6 +33,7 @@ class Compact:
     """
 
     tokens: np.ndarray
+    real: int
     positions: np.ndarray
     predictors: np.ndarray
     targets: np.ndarray
@@ -67,6 +69,7 @@ def compact(packing: Packing, *, multiple_of: int = 1, round_to: int = 1) -> Com
     renumbered = (np.cumsum(keep) - 1)[stand_in]
     return Compact(
         tokens=packing.tokens[keep],
+        real=int(np.count_nonzero(keep[: packing.real])),
         positions=(everything - np.repeat(starts, ends - starts))[keep],
         predictors=renumbered[packing.predictors],
         targets=packing.targets,

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from relax_engine.backends.megatron.chunks import ModelChunks
+
 
 class WeightSnapshots:
     """Named copies in host memory. While one is in use, the present weights wait in its place."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: ModelChunks) -> None:
         self._model = model
         self._copies: dict[str, list[Tensor]] = {}
 

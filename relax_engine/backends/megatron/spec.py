@@ -14,51 +14,71 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from megatron.core import parallel_state
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer import ModuleSpec, TransformerConfig
 from megatron.core.transformer.module import MegatronModule
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 
+from relax_engine.backends.megatron.context import Piece, Share
+from relax_engine.backends.megatron.experts import RoutedLayer, Router, Routing
 from relax_engine.backends.megatron.fused import rms_norm, swiglu
 from relax_engine.backends.megatron.heads import cell_of_token, token_of_cell
-from relax_engine.backends.megatron.packing import Bucket
 from relax_engine.backends.megatron.rope import RotaryTable, rotate
 from relax_engine.backends.megatron.rows import RowGather
-from relax_engine.backends.megatron.sharing import Compact
 from relax_engine.backends.megatron.short_attention import pays, short_attention
+from relax_engine.checkpoint.families import ModelSpec
 
 
 @dataclass
 class PackedSequences(PackedSeqParams):
-    """One micro-batch as the attention layers see it; the same object for all layers.
+    """One micro-batch as the layers see it; the same object for all layers.
 
     The rectangles attention works on, the row selections between `[tokens, heads, d]` and
-    `[rows, heads, length, d]` of the rectangles, and the RoPE table of each token.
+    `[rows, heads, length, d]` of the rectangles, the RoPE table of each token, and what the experts' routers need.
     """
 
-    buckets: tuple[Bucket, ...] = ()
+    pieces: tuple[Piece, ...] = ()
     queries: RowGather | None = None
     keys: RowGather | None = None
     outputs: RowGather | None = None
     rotary: tuple[Tensor, Tensor] | None = None
+    routing: Routing | None = None
 
     @classmethod
     def of(
-        cls, compact: Compact, rotary: RotaryTable, device: torch.device, *, heads: int, groups: int
+        cls,
+        share: Share,
+        rotary: RotaryTable,
+        device: torch.device,
+        *,
+        heads: int,
+        groups: int,
+        context: int,
+        routing: Routing | None,
     ) -> PackedSequences:
-        """Move the index arithmetic of `compact` to `device`; `heads` and `groups` are those of this rank."""
-        positions = torch.from_numpy(compact.positions).to(device)
-        tables = rotary.upto(max(bucket.length for bucket in compact.buckets))
-        tokens, cells = len(compact.tokens), len(compact.to_padded)
+        """Move the index arithmetic of `share` to `device`.
+
+        `heads` and `groups` are those of this rank; the keys of `context` ranks are gathered.
+        """
+        positions = torch.from_numpy(share.positions).to(device)
+        tables = rotary.upto(int(share.positions.max()) + 1)
+        tokens, cells = len(share.tokens), len(share.query_cells)
+        asked = [(piece.rows, piece.queries) for piece in share.pieces]
+        seen = [(piece.rows, piece.keys) for piece in share.pieces]
         return cls(
             qkv_format="thd",
-            buckets=compact.buckets,
-            queries=RowGather(token_of_cell(compact, heads), tokens * heads, device),
-            keys=RowGather(token_of_cell(compact, groups), tokens * groups, device),
-            outputs=RowGather(cell_of_token(compact, heads), cells * heads, device),
+            pieces=share.pieces,
+            queries=RowGather(token_of_cell(asked, share.query_cells, heads), tokens * heads, device),
+            keys=RowGather(token_of_cell(seen, share.key_cells, groups), context * tokens * groups, device),
+            outputs=RowGather(cell_of_token(asked, share.output_cells, heads), cells * heads, device),
             rotary=(tables[0].index_select(0, positions), tables[1].index_select(0, positions)),
+            routing=routing,
         )
 
 
@@ -112,23 +132,38 @@ class PackedAttention(MegatronModule):
         assert packed.keys is not None
         assert packed.outputs is not None
         query, key = _Rotate.apply(query, *packed.rotary), _Rotate.apply(key, *packed.rotary)
+        if self.config.context_parallel_size > 1:
+            key, value = self._of_all_ranks(key, value)
         q, k, v = (x.flatten(0, 1) for x in (query, key, value))
         q, k, v = packed.queries(q), packed.keys(k), packed.keys(v)
-        cells = [bucket.rows * bucket.length for bucket in packed.buckets]
-        parts = (_split(x, cells) for x in (q, k, v))
-        outputs = [self._attend(*part) for part in zip(*parts, packed.buckets, strict=True)]
+        asked = [piece.rows * piece.queries for piece in packed.pieces]
+        seen = [piece.rows * piece.keys for piece in packed.pieces]
+        parts = (_split(q, asked), _split(k, seen), _split(v, seen))
+        outputs = [self._attend(*part) for part in zip(*parts, packed.pieces, strict=True)]
         output = packed.outputs(outputs[0] if len(outputs) == 1 else torch.cat(outputs))
         return output.view(len(query), -1)
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, bucket: Bucket) -> Tensor:
-        query, key, value = (x.view(bucket.rows, -1, bucket.length, x.shape[-1]) for x in (query, key, value))
+    def _of_all_ranks(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of all context-parallel ranks, one rank's tokens after another's."""
+        group = parallel_state.get_context_parallel_group()
+        both = gather_from_sequence_parallel_region(torch.cat([key, value], dim=-1), group=group)
+        key, value = both.split([key.shape[-1], value.shape[-1]], dim=-1)
+        return key, value
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, piece: Piece) -> Tensor:
+        query = query.view(piece.rows, -1, piece.queries, query.shape[-1])
+        key, value = (x.view(piece.rows, -1, piece.keys, x.shape[-1]) for x in (key, value))
         scale = self.softmax_scale or query.shape[-1] ** -0.5
-        if pays(query):
+        whole = piece.queries == piece.keys
+        if whole and pays(query):
             output = short_attention(query, key, value, scale=scale)
         else:
             gqa = query.shape[1] != key.shape[1]
-            output = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=gqa)
-        return output.reshape(-1, query.shape[-1])
+            mask = None if whole else causal_lower_right(piece.queries, piece.keys)
+            output = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, is_causal=whole, scale=scale, enable_gqa=gqa
+            )
+        return output.reshape(-1, value.shape[-1])
 
 
 def _split(x: Tensor, cells: Sequence[int]) -> Sequence[Tensor]:
@@ -163,14 +198,31 @@ class SwiGlu(MegatronModule):
         return swiglu(gate_up)
 
 
-def block_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
-    """The specification of all layers of `GPTModel`."""
-    layer: ModuleSpec = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization="RMSNorm")
+def block_spec(config: TransformerConfig, spec: ModelSpec, virtual_stage: int | None) -> TransformerBlockSubmodules:
+    """The specification of this pipeline rank's layers, of the piece `virtual_stage` where it has several."""
+    first = get_transformer_layer_offset(config, virtual_stage)
+    count = get_num_layers_to_build(config, virtual_stage)
+    kinds = {with_experts: _layer_spec(config, with_experts) for with_experts in (False, True)}
+    layers = [kinds[spec.has_experts(first + index)] for index in range(count)]
+    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)
+
+
+def _layer_spec(config: TransformerConfig, with_experts: bool) -> ModuleSpec:
+    layer: ModuleSpec = get_gpt_layer_local_spec(
+        num_experts=(config.num_moe_experts or 1) if with_experts else None,
+        qk_layernorm=config.qk_layernorm,
+        normalization="RMSNorm",
+    )
     submodules = layer.submodules
     submodules.input_layernorm = submodules.pre_mlp_layernorm = RMSNorm
-    submodules.mlp.submodules.activation_func = SwiGlu
+    mlp = submodules.mlp.submodules
+    if with_experts:
+        layer.module, mlp.router = RoutedLayer, Router
+        mlp.experts.submodules.activation_func = mlp.shared_experts.submodules.activation_func = SwiGlu
+    else:
+        mlp.activation_func = SwiGlu
     attention = submodules.self_attention.submodules
     attention.core_attention = PackedAttention
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
-    return TransformerBlockSubmodules(layer_specs=[layer] * config.num_layers, layer_norm=RMSNorm)
+    return layer

@@ -23,8 +23,10 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
-from megatron.core.dist_checkpointing.mapping import ShardedObject
+from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace, merge
+from megatron.core.dist_checkpointing.mapping import LocalNonpersistentObject, ShardedObject
 from megatron.core.dist_checkpointing.strategies import torch as torch_strategy
+from megatron.core.dist_checkpointing.utils import extract_sharded_base
 from megatron.core.optimizer import MegatronOptimizer
 from torch import Tensor
 
@@ -107,19 +109,35 @@ def load_state(directory: str | Path, template: dict[str, Any]) -> dict[str, Any
 
 
 def optimizer_state(
-    optimizer: MegatronOptimizer, model_state: dict[str, Any], *, distributed: bool, loading: bool
-) -> dict[str, Any]:
-    """The optimizer's sharded state, or with `loading` the template to load it into."""
+    optimizer: MegatronOptimizer, model_state: dict[str, Any], *, loading: bool
+) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """The optimizer's sharded tensors, or with `loading` the template to load them into, and its plain part.
+
+    The plain part differs from layout to layout and is not stored: it is put together anew from the settings and the
+    number of steps (`with_steps`).
+    """
     _create_state(optimizer)
-    if not distributed:
-        content = optimizer.sharded_state_dict(model_state, is_loading=loading)
-        # Megatron leaves a step count of 0 out, and misses it when loading.
-        content.get("optimizer", content)["state"].setdefault("common_step", torch.tensor(0.0))
-        return content
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
     metadata = {**_SHARDING, "dp_cp_group": group, "distrib_optim_fully_reshardable_mem_efficient": True}
-    content = optimizer.sharded_state_dict(model_state, is_loading=loading, metadata=metadata)
-    return {name: value for name, value in content.items() if value is not None}  # on one data-parallel rank only
+    return extract_sharded_base(optimizer.sharded_state_dict(model_state, is_loading=loading, metadata=metadata))
+
+
+def with_steps(plain: dict[Any, Any], tensors: dict[Any, Any], steps: int) -> dict[Any, Any]:
+    """The state of an optimizer that has taken `steps` steps, from the two parts of `optimizer_state`."""
+    dict_list_map_inplace(_unwrapped, plain)
+    chained = plain if 0 in plain else {0: plain}
+    for part in chained.values():
+        if "optimizer" in part:  # the distributed optimizer, or that of bfloat16 parameters
+            for group in part["optimizer"]["param_groups"]:
+                group["step"] = steps
+        if "param_state_sharding_type" not in part:
+            part.get("optimizer", part).setdefault("state", {})["common_step"] = torch.tensor(float(steps))
+    whole: dict[Any, Any] = merge(plain, tensors)
+    return whole
+
+
+def _unwrapped(value: Any) -> Any:
+    return value.unwrap() if isinstance(value, LocalNonpersistentObject) else value
 
 
 def _create_state(optimizer: MegatronOptimizer) -> None:
@@ -138,17 +156,24 @@ def _create_state(optimizer: MegatronOptimizer) -> None:
 
 def rng_object(values: dict[str, Tensor]) -> ShardedObject:
     """This rank's RNG state as one object of the checkpoint, keyed by its model- and data-parallel place."""
-    tensor, data = (
+    places = (
+        (parallel_state.get_pipeline_model_parallel_rank(), parallel_state.get_pipeline_model_parallel_world_size()),
         (parallel_state.get_tensor_model_parallel_rank(), parallel_state.get_tensor_model_parallel_world_size()),
-        (parallel_state.get_data_parallel_rank(), parallel_state.get_data_parallel_world_size()),
+        (
+            parallel_state.get_data_parallel_rank(with_context_parallel=True),
+            parallel_state.get_data_parallel_world_size(with_context_parallel=True),
+        ),
     )
-    return ShardedObject("rng_state", values, (tensor[1], data[1]), (tensor[0], data[0]), replica_id=0)
+    ranks, sizes = zip(*places, strict=True)
+    return ShardedObject("rng_state", values, sizes, ranks, replica_id=0)
 
 
 def world_shape() -> dict[str, int]:
     """The layout under which RNG state is meaningful."""
     return {
         "tensor_parallel": parallel_state.get_tensor_model_parallel_world_size(),
+        "pipeline_parallel": parallel_state.get_pipeline_model_parallel_world_size(),
+        "context_parallel": parallel_state.get_context_parallel_world_size(),
         "data_parallel": parallel_state.get_data_parallel_world_size(),
         "world_size": dist.get_world_size(),
     }

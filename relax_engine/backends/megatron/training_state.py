@@ -19,7 +19,7 @@ from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from torch import Tensor
 
 from relax_engine.backends.megatron import state
-from relax_engine.backends.megatron.model import ResponseModel
+from relax_engine.backends.megatron.chunks import ModelChunks
 from relax_engine.backends.megatron.optimizer import build_optimizer, build_scheduler
 from relax_engine.backends.megatron.settings import OptimizerSettings
 
@@ -28,36 +28,46 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Gradient buffers, optimizer and learning-rate schedule of one model."""
+    """Gradient buffers (of each chunk), optimizer and learning-rate schedule of one model."""
 
-    ddp: DistributedDataParallel
+    ddp: list[DistributedDataParallel]
     optimizer: MegatronOptimizer
     scheduler: OptimizerParamScheduler
     settings: OptimizerSettings
 
     @classmethod
-    def of(cls, model: ResponseModel, settings: OptimizerSettings, dtype: torch.dtype) -> Training:
+    def of(cls, model: ModelChunks, settings: OptimizerSettings, dtype: torch.dtype) -> Training:
         """Make `model` trainable."""
         distributed = settings.use_distributed_optimizer
         ddp_config = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=distributed)
-        ddp = DistributedDataParallel(model.config, ddp_config, model)
+        ddp = [DistributedDataParallel(chunk.config, ddp_config, chunk) for chunk in model.chunks]
+        for chunk in ddp:
+            _count_padding(chunk)
         optimizer = build_optimizer(ddp, settings, dtype)
         return cls(ddp, optimizer, build_scheduler(optimizer, settings), settings)
 
-    def sharded_state(self, model_state: dict[str, Any], *, loading: bool) -> dict[str, Any]:
-        """The optimizer's sharded state, or with `loading` the template to load it into."""
-        distributed = self.settings.use_distributed_optimizer
-        return state.optimizer_state(self.optimizer, model_state, distributed=distributed, loading=loading)
-
-    def restore(self, optimizer: dict[str, Any], scheduler: dict[str, Any]) -> None:
+    def restore(self, optimizer: dict[Any, Any], scheduler: dict[str, Any]) -> None:
         """Take over what a checkpoint holds."""
         self.optimizer.load_state_dict(optimizer)
         self.scheduler.num_steps = 0
         self.scheduler.load_state_dict(scheduler)
 
 
+def _count_padding(ddp: DistributedDataParallel) -> None:
+    """Let the optimizer's state of a gradient buffer with several parts include the padding between them.
+
+    Megatron 0.16 leaves the padding out when it gathers the state, but looks parameters up at their places with it: a
+    checkpoint would hold shifted state. A tied embedding on its own pipeline stage is a part of its own.
+    """
+    for buffer in [*ddp.buffers, *ddp.expert_parallel_buffers]:
+        if len(buffer.buckets) > 1:
+            for bucket in buffer.buckets:
+                bucket.numel_unpadded = bucket.grad_data.numel()
+            buffer.numel_unpadded = buffer.numel
+
+
 def write_checkpoint(
-    directory: Path, model: ResponseModel, training: Training | None, *, iteration: int, extra: dict[str, Any]
+    directory: Path, model: ModelChunks, training: Training | None, *, iteration: int, extra: dict[str, Any]
 ) -> None:
     """Write the model, RNG state, and where given what training adds, into `directory` (created if absent).
 
@@ -66,9 +76,9 @@ def write_checkpoint(
     """
     state.require_plain(extra)
     directory.mkdir(parents=True, exist_ok=True)
-    content: dict[str, Any] = {"model": model.sharded_state_dict()}
+    content: dict[str, Any] = {"model": model.sharded_state_dict({})}
     if training is not None:
-        content["optimizer"] = training.sharded_state(content["model"], loading=False)
+        content["optimizer"], _ = state.optimizer_state(training.optimizer, content["model"], loading=False)
         content["scheduler"] = training.scheduler.state_dict()
     content |= {
         "rng": state.rng_object(state.get_rng_state()),
@@ -80,7 +90,7 @@ def write_checkpoint(
 
 
 def read_checkpoint(
-    directory: Path, model: ResponseModel, training: Training | None, *, absent: Mapping[str, Tensor]
+    directory: Path, model: ModelChunks, training: Training | None, *, absent: Mapping[str, Tensor]
 ) -> dict[str, Any]:
     """Read the model, and with `training` also the optimizer, schedule and RNG state.
 
@@ -95,21 +105,19 @@ def read_checkpoint(
         ValueError: it has no optimizer state, and `training` is given.
     """
     common = state.load_common(directory)
-    template: dict[str, Any] = {"model": model.sharded_state_dict()}
-    for name in absent:
-        del template["model"][name]
+    template: dict[str, Any] = {"model": model.sharded_state_dict(absent)}
     if training is not None:
-        if "optimizer" not in common or "scheduler" not in common:
+        if "scheduler" not in common:
             raise ValueError(f"{directory} holds weights but no optimizer state; load it with optimizer=False")
-        template["optimizer"] = training.sharded_state(template["model"], loading=True)
+        template["optimizer"], plain = state.optimizer_state(training.optimizer, template["model"], loading=True)
         if common.get("world") == state.world_shape():
             template["rng"] = state.rng_object({})
         else:
             logger.warning("%s was saved under %s: RNG state is seeded afresh", directory, common.get("world"))
     loaded = state.load_state(directory, template)
-    model.load_state_dict(loaded["model"] | absent)
+    model.load_state_dict(loaded["model"], absent)
     if training is not None:
-        training.restore(loaded["optimizer"], loaded["scheduler"])
+        training.restore(state.with_steps(plain, loaded["optimizer"], loaded["iteration"]), loaded["scheduler"])
         if "rng" in template:
             state.set_rng_state(loaded["rng"])
     return loaded

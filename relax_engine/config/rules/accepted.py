@@ -16,7 +16,6 @@ HARMLESS: dict[str, str] = {
     "optimizer_cpu_offload": "optimizer state stays with the parameters",
     "overlap_cpu_optimizer_d2h_h2d": "there is no offloaded optimizer",
     "use_precision_aware_optimizer": "optimizer state is float32",
-    "expert_tensor_parallel_size": "the model has no experts",
     "router_args": "rollouts address each engine directly",
     "use_streaming_dataset": "rows are always read as they are needed",
 }

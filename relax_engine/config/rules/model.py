@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from relax_engine.config.layout import read_layout
+from relax_engine.config.roles import devices_of
 from relax_engine.config.rules.base import Findings, Reporter, rule
 from relax_engine.config.run_config import RunConfig
 
@@ -64,11 +66,42 @@ def media_need_a_media_model(config: RunConfig, report: Reporter) -> Findings:
 
 
 @rule
-def parallelism_is_offered(config: RunConfig, report: Reporter) -> Findings:
-    """The training backend splits tensors and data."""
-    for name in ("pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size"):
-        if getattr(config.parallelism, name) > 1:
-            yield report.error(name, "not offered by the training backend", f"--{name.replace('_', '-')} 1")
+def model_divides(config: RunConfig, report: Reporter) -> Findings:
+    """The model's heads, experts and layers divide over the layout."""
+    from relax_engine.checkpoint.divisibility import misfits
+    from relax_engine.checkpoint.families import UnknownArchitectureError, UnsupportedModelError, model_spec
+
+    try:
+        layout = read_layout(config.flat)
+        description = Path(config.model.hf_checkpoint or "", "config.json").read_text(encoding="utf-8")
+        spec = model_spec(json.loads(description))
+    except (OSError, json.JSONDecodeError, UnknownArchitectureError, UnsupportedModelError):
+        return  # `model_directory` says so
+    except ValueError as error:
+        if not config.parallelism.sequence_parallel or config.parallelism.tensor_model_parallel_size > 1:
+            names = (
+                "pipeline_model_parallel_size num_virtual_stages_per_pipeline_rank decoder_first_pipeline_num_layers"
+            )
+            yield report.error(names, str(error), "--pipeline-model-parallel-size 2, or leave the others out")
+        return
+    for flags, problem in misfits(spec, layout):
+        yield report.error(flags, problem, "choose sizes that divide")
+
+
+@rule
+def experts_fit_the_devices(config: RunConfig, report: Reporter) -> Findings:
+    """The actor's devices are a whole number of sets of experts."""
+    try:
+        layout = read_layout(config.flat)
+    except ValueError:
+        return  # `model_divides` says so
+    devices, needed = devices_of(config, "actor"), layout.experts_tensor * layout.expert * layout.pipeline
+    if layout.expert > 1 and devices % needed:
+        yield report.error(
+            "expert_model_parallel_size expert_tensor_parallel_size pipeline_model_parallel_size resource",
+            f"{devices} actor devices are not a multiple of {needed}, over which one set of experts lies",
+            f"a multiple of {needed} devices, or a smaller --expert-model-parallel-size",
+        )
 
 
 @rule

@@ -1,0 +1,77 @@
+"""Routing tokens to experts: Megatron's router, with a load-balancing loss weighed as the policy's loss is.
+
+What lives here: what a micro-batch tells the routers, and the loss they add. What does not: the experts, dispatch and
+combination of tokens, which are Megatron's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core.transformer.moe.router import TopKRouter
+from megatron.core.transformer.transformer_layer import TransformerLayer
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """What the routers know of a micro-batch.
+
+    `real` is the number of this rank's tokens that are not padding, `aux_weight` the micro-batch's weight in the
+    step's load-balancing loss, times the coefficient; 0 leaves the loss out.
+    """
+
+    real: int
+    aux_weight: float
+
+
+class RoutedLayer(TransformerLayer):
+    """A layer whose router sees the micro-batch, also where the layer is recomputed."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Megatron's forward pass of the layer."""
+        self.mlp.router.micro_batch = kwargs["packed_seq_params"].routing
+        return super().forward(*args, **kwargs)
+
+
+class Router(TopKRouter):
+    """The top-k router of Megatron, with the load-balancing loss of Switch Transformer (arXiv 2101.03961) in the
+    gradient: `weight * experts * sum_e f_e p_e`, where over the real tokens of a micro-batch on all ranks that share
+    it `f_e` is expert e's share of the choices and `p_e` the mean of its probability before the choice; where the load
+    is balanced that is `weight`."""
+
+    micro_batch: Routing
+
+    def routing(self, logits: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Probabilities and choices `[tokens, experts]` of logits `[tokens, 1, experts]`."""
+        probs, chosen = super().routing(logits, padding_mask)
+        if self.micro_batch.aux_weight and torch.is_grad_enabled() and self.training:
+            probs = _AddLoss.apply(probs, self._load_balancing_loss(logits.flatten(0, -2), chosen))
+        return probs, chosen
+
+    def _load_balancing_loss(self, logits: Tensor, chosen: Tensor) -> Tensor:
+        """This rank's part of the loss; its sum over the ranks that share the micro-batch is the whole."""
+        first = self.tp_group.rank() * len(logits) if self.config.sequence_parallel else 0
+        real = (torch.arange(first, first + len(logits), device=logits.device) < self.micro_batch.real)[:, None]
+        totals = torch.cat([(chosen & real).sum(dim=0).float(), real.sum().float()[None]])
+        dist.all_reduce(totals, group=self.tp_cp_group)
+        choices, tokens = totals[:-1], totals[-1].clamp(min=1)
+        probabilities = torch.softmax(logits.float(), dim=-1).masked_fill(~real, 0.0).sum(dim=0)
+        unbalance = len(choices) * (choices / (tokens * self.topk) * probabilities / tokens).sum()
+        return self.micro_batch.aux_weight * unbalance
+
+
+class _AddLoss(torch.autograd.Function):
+    """Passes a tensor on and adds a loss to whatever is differentiated: the loss's gradient is 1."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
+        ctx.loss_dtype = loss.dtype
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        return grads[0], torch.ones((), dtype=ctx.loss_dtype, device=grads[0].device)
