@@ -104,12 +104,12 @@ class DcpReader:
         return target
 
     def read_rows(
-        self, key: str, layer: int | None, first: int, rows: int, trailing: Sequence[int], block_bytes: int
+        self, key: str, above: tuple[int, ...], first: int, rows: int, trailing: Sequence[int], block_bytes: int
     ) -> Iterator[Tensor]:
-        """Rows ``first .. first + rows`` of one layer's parameter (or of an unstacked one), in blocks.
+        """Rows ``first .. first + rows`` of one parameter, stacked or not, in blocks.
 
         Args:
-            layer: row of the stacked tensor; None when the parameter is stored by itself.
+            above: the parameter's index in the stacked tensor; () when it is stored by itself.
             trailing: the parameter's shape without its rows.
             block_bytes: about how much a block takes; at least one row.
 
@@ -119,7 +119,6 @@ class DcpReader:
         itemsize = self.dtype(key).itemsize
         step = max(1, block_bytes // max(1, math.prod(trailing) * itemsize))
         counts = [min(step, first + rows - at) for at in range(first, first + rows, step)]
-        above = () if layer is None else (layer,)
         begin, size = (*above, first, *(0,) * len(trailing)), (*(1,) * len(above), rows, *trailing)
         for chunk in self._tensors[key].chunks:
             whole_rows = chunk.sizes[len(above) + 1 :] == size[len(above) + 1 :]
@@ -135,7 +134,7 @@ class DcpReader:
                     return
         for count in counts:
             box = self.read(key, (*above, first, *begin[len(above) + 1 :]), (*size[: len(above)], count, *trailing))
-            yield box if layer is None else box[0]
+            yield box[(0,) * len(above)]
             first += count
 
     def _read_from(self, key: str, chunk: ChunkStorageMetadata, box: _Box) -> Tensor:

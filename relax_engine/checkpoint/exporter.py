@@ -114,11 +114,11 @@ def _plan(
     reader: DcpReader, weights: WeightMap, mapping: ParameterMapping, target: torch.dtype | None, fp8: Fp8 | None
 ) -> Iterator[PlannedTensor]:
     """The Hugging Face tensors of one parameter, after checking that it is stored and fits."""
-    key, layer = locate(mapping.name)
+    key, _, sizes = locate(mapping.name, weights.spec)
     if key not in reader:
         raise DamagedCheckpointError(f"{reader.place} lacks the tensor {key}, needed for {mapping.hf_names[0]}")
     stored = reader.shape(key)
-    expected = mapping.shape if layer is None else (weights.spec.num_layers, *mapping.shape)
+    expected = (*sizes, *mapping.shape)
     padded = mapping.layout is Layout.VOCAB and stored[0] >= expected[0] and stored[1:] == expected[1:]
     if stored != expected and not padded:
         raise DamagedCheckpointError(
@@ -154,13 +154,13 @@ def _parts(
     Where a tensor is a selection of the parameter's rows, as all are that come of fusing projections, only these are
     read, block by block; which they are is found by splitting the row numbers in the tensor's place.
     """
-    key, layer = locate(mapping.name)
+    key, above, _ = locate(mapping.name, weights.spec)
     numbers = torch.arange(mapping.shape[0]).view(-1, *(1,) * (len(mapping.shape) - 1))
     for (hf_name, shape), (_, rows) in zip(
         hf_shapes(weights, mapping), weights.split(mapping.name, numbers), strict=True
     ):
         runs = _runs(rows.flatten())
-        read = partial(reader.read_rows, key, layer, trailing=mapping.shape[1:], block_bytes=BLOCK_BYTES)
+        read = partial(reader.read_rows, key, above, trailing=mapping.shape[1:], block_bytes=BLOCK_BYTES)
         yield hf_name, shape, itertools.chain.from_iterable(read(first, count) for first, count in runs)
 
 

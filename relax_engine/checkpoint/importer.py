@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
-
 from relax_engine.checkpoint.dcp_layout import extra_state_keys, locate
 from relax_engine.checkpoint.dcp_writer import DcpWriter
 from relax_engine.checkpoint.dtypes import parse_dtype
@@ -73,10 +71,11 @@ def import_checkpoint(hf_dir: Place, out_dir: Place, *, dtype: str | None = None
             full = weights.merge(name, [reader.tensor(hf_name) for hf_name in mapping.hf_names])
             read_bytes = full.nbytes
             full = full if target is None else full.to(target)
-            _write(writer, reader.spec.num_layers, name, full)
+            key, rows, sizes = locate(name, reader.spec)
+            writer.add_tensor(key, (*sizes, *full.shape), (*rows, *(0,) * full.dim()), full[(None,) * len(rows)])
             nbytes += full.nbytes
             advance(read_bytes)
-        for key in extra_state_keys(reader.spec.num_layers):
+        for key in extra_state_keys(weights):
             writer.add_object(key, None)
     logger.info("imported %s: %d parameters, %.1f MB", reader.spec.architecture, total, nbytes / 1e6)
     root = str(out_dir) if is_url(out_dir) else Path(out_dir)
@@ -97,11 +96,3 @@ def _iteration(root: Place) -> Iterator[Output]:
         marker = Marker(IMPORTED_ITERATION, files_at(place).sizes())
         with output.file(MARKER) as path:
             path.write_text(marker.to_json(), encoding="utf-8")
-
-
-def _write(writer: DcpWriter, num_layers: int, name: str, full: Tensor) -> None:
-    key, layer = locate(name)
-    if layer is None:
-        writer.add_tensor(key, full.shape, (0,) * full.dim(), full)
-    else:
-        writer.add_tensor(key, (num_layers, *full.shape), (layer, *(0,) * full.dim()), full[None])

@@ -6,20 +6,16 @@ which foreign setting becomes which field.
 
 from __future__ import annotations
 
-import functools
 import json
 from typing import Any
 
 import yaml
 
-from relax_engine.config.doctor import check
 from relax_engine.config.fields import all_fields, flag_name, pass_through_field
 from relax_engine.config.run_config import RunConfig
 from relax_engine.errors import ConfigError
 from relax_engine.migrate.report import Entry, Report, Status
 from relax_engine.migrate.shell.symbols import is_known, render, unknowns
-
-_LAYOUT = ("pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size")
 
 
 class Draft:
@@ -37,10 +33,6 @@ class Draft:
             problem = _problem(name, target)
             if problem:
                 self.needs(key, value, problem)
-                return
-            if name in _LAYOUT and not _is_offered(name, target):
-                reason = f"a layout that changes no result, and the backend does not offer {flag_name(name)} {target}"
-                self.skip(key, value, reason)
                 return
         self.values |= targets
         self.add(key, value, Status.MAPPED, _flags(targets), reason)
@@ -93,12 +85,6 @@ def _problem(name: str, value: Any) -> str:
     except ConfigError as error:
         return " ".join(render(str(error)).split())
     return ""
-
-
-@functools.cache
-def _is_offered(name: str, value: Any) -> bool:
-    findings = check(RunConfig.from_flat(**{name: value}))
-    return not any(finding.rule == "parallelism_is_offered" for finding in findings)
 
 
 def _flags(targets: dict[str, Any]) -> str:

@@ -98,7 +98,7 @@ NOT_NEEDED: dict[str, str] = {
     "*.strategy": "there is one training backend",
     "strategy": "there is one training backend",
     "*.fsdp_config.*": _LAYOUT,
-    "*virtual_pipeline*": "stages are not interleaved; the result is the same",
+    "*virtual_pipeline*": "give --num-virtual-stages-per-pipeline-rank to interleave stages; the result is the same",
     "*.megatron.param_offload": _LAYOUT,
     "*.megatron.grad_offload": _LAYOUT,
     "*.megatron.optimizer_offload": _LAYOUT,

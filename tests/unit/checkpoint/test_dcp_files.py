@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from relax_engine.checkpoint.dcp_layout import locate
 from relax_engine.checkpoint.dcp_reader import DcpReader
 from relax_engine.checkpoint.dcp_writer import DcpWriter
 from relax_engine.checkpoint.errors import DamagedCheckpointError
+from relax_engine.checkpoint.families import ExpertSpec, ModelSpec, RopeSpec
 from relax_engine.checkpoint.output import LocalOutput
 
 WHOLE = torch.arange(4 * 6 * 5, dtype=torch.float32).reshape(4, 6, 5)
@@ -96,9 +98,23 @@ def test_an_unfinished_writer_leaves_no_metadata(tmp_path: Path):
 
 
 def test_parameters_are_located_as_megatron_files_them():
-    assert locate("decoder.layers.7.mlp.linear_fc2.weight") == ("decoder.layers.mlp.linear_fc2.weight", 7)
-    assert locate("decoder.layers.0.input_layernorm.weight") == (
-        "decoder.layers.self_attention.linear_qkv.layer_norm_weight",
-        0,
+    dense = ModelSpec("Any", 9, 8, 16, 2, 1, 4, 11, 64, 1e-6, RopeSpec(1e4), False)
+    assert locate("decoder.layers.7.mlp.linear_fc2.weight", dense) == (
+        "decoder.layers.mlp.linear_fc2.weight",
+        (7,),
+        (9,),
     )
-    assert locate("decoder.final_layernorm.weight") == ("decoder.final_layernorm.weight", None)
+    assert locate("decoder.layers.0.input_layernorm.weight", dense) == (
+        "decoder.layers.self_attention.linear_qkv.layer_norm_weight",
+        (0,),
+        (9,),
+    )
+    assert locate("decoder.final_layernorm.weight", dense) == ("decoder.final_layernorm.weight", (), ())
+    experts = ExpertSpec(count=4, top_k=2, ffn_hidden_size=8, normalise=True)
+    name = "decoder.layers.7.mlp.experts.local_experts.3.linear_fc1.weight"
+    sparse = replace(dense, experts=experts)
+    stored = "decoder.layers.mlp.experts.experts.linear_fc1.weight"
+    assert locate(name, sparse) == (stored, (7, 3), (9, 4))
+    mixed = replace(dense, experts=replace(experts, dense_layers=(0,)))
+    stored = "decoder.layers.7.mlp.experts.experts.linear_fc1.weight"
+    assert locate(name, mixed) == (stored, (3,), (4,))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from relax_engine.checkpoint.families import FAMILIES, ModelSpec, model_spec
 from relax_engine.checkpoint.mapping import Assembler, Layout, WeightMap, WeightMappingError, padded_vocab_size
@@ -44,22 +46,27 @@ def _hf_tensors(weights: WeightMap) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 @pytest.mark.parametrize("tied", [True, False])
-def test_names_and_shapes_are_those_of_transformers(family: str, tied: bool) -> None:
+def test_names_and_shapes_are_those_that_transformers_writes(family: str, tied: bool, tmp_path: Path) -> None:
     import transformers
 
     hidden = CONFIG["num_attention_heads"] * CONFIG["head_dim"]  # Qwen2 has no head_dim of its own
     config = {**CONFIG, "architectures": [family], "tie_word_embeddings": tied, "hidden_size": hidden}
+    if "Moe" in family:
+        config |= {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 5, "mlp_only_layers": [1]}
+        config |= {"shared_expert_intermediate_size": 4}
     sizes = {k: v for k, v in config.items() if k != "architectures"}
-    with torch.device("meta"):
-        model = getattr(transformers, family)(getattr(transformers, f"{family.partition('For')[0]}Config")(**sizes))
+    model = getattr(transformers, family)(getattr(transformers, f"{family.partition('For')[0]}Config")(**sizes))
+    model.save_pretrained(tmp_path)
     weights = WeightMap(model_spec(config))
-    expected = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as stored:
+        expected = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
     actual = {
         hf_name: tuple(tensor.shape)
         for name, mapping in weights.parameters.items()
         for hf_name, tensor in weights.split(name, torch.empty(mapping.shape))
     }
-    assert actual == expected
+    assert {name: actual.get(name) for name in expected} == expected
+    assert actual.keys() - expected.keys() <= ({"lm_head.weight"} if tied else set())
     assert weights.hf_names() == list(actual)
 
 
@@ -105,10 +112,12 @@ def test_vocabulary_is_padded_with_zeros_on_the_last_rank_only() -> None:
     assert last[:, 0].tolist() == [1, 1, 1, 0]
 
 
-def test_key_value_heads_fewer_than_ranks_are_refused() -> None:
-    weights = WeightMap(_spec(num_key_value_heads=1))
-    with pytest.raises(WeightMappingError, match="1 key/value heads cannot be shared by 2"):
-        weights.shard("decoder.layers.0.self_attention.linear_qkv.weight", torch.empty(18, 8), 0, 2)
+def test_key_value_heads_that_ranks_cannot_share_are_refused() -> None:
+    weights = WeightMap(_spec(num_attention_heads=12, num_key_value_heads=2))
+    name = "decoder.layers.0.self_attention.linear_qkv.weight"
+    with pytest.raises(WeightMappingError, match="2 key/value heads cannot be shared by 3"):
+        weights.shard(name, torch.empty(48, 8), 0, 3)
+    assert len(weights.shard(name, torch.empty(48, 8), 3, 4)) == 12  # a part of a head: the layer puts them together
 
 
 def test_a_width_that_does_not_divide_is_refused() -> None:

@@ -29,13 +29,20 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 256,
 }
 
+EXPERTS: dict[str, Any] = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "norm_topk_prob": True,
+}
+
 
 def hf_model(family: str, *, tied: bool = False, seed: int = 0, **overrides: Any) -> Any:
     """A randomly initialised transformers model; norms and biases too, so that a swapped one shows."""
     import transformers
 
     sizes = dict(SIZES, tie_word_embeddings=tied, **overrides)
-    if family != "Qwen2":
+    if not family.startswith("Qwen2"):
         sizes["head_dim"] = 12  # not hidden_size / heads
     torch.manual_seed(seed)
     model = getattr(transformers, f"{family}ForCausalLM")(getattr(transformers, f"{family}Config")(**sizes)).float()

@@ -22,7 +22,8 @@ def test_both_indices_follow_the_rectangles_with_heads_first() -> None:
     shared = compact(pack(batch))
     heads = 3
     by_token = shared.tokens[:, None] * 10 + np.arange(heads)  # a number for each token and head
-    cells = by_token.ravel()[token_of_cell(shared, heads)]
+    rectangles = [(bucket.rows, bucket.length) for bucket in shared.buckets]
+    cells = by_token.ravel()[token_of_cell(rectangles, shared.to_padded, heads)]
     start, token_start = 0, 0
     for bucket in shared.buckets:
         size, tokens = bucket.rows * heads * bucket.length, bucket.rows * bucket.length
@@ -33,4 +34,4 @@ def test_both_indices_follow_the_rectangles_with_heads_first() -> None:
         start, token_start = start + size, token_start + tokens
     assert len(shared.buckets) > 1
     assert start == len(cells)
-    assert (cells[cell_of_token(shared, heads)].reshape(-1, heads) == by_token).all()
+    assert (cells[cell_of_token(rectangles, shared.to_packed, heads)].reshape(-1, heads) == by_token).all()

@@ -13,14 +13,10 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from relax_engine.backends.megatron.optimizer import build_scheduler
 from relax_engine.backends.megatron.rope import RotaryTable, inverse_frequencies
-from relax_engine.backends.megatron.settings import (
-    OptimizerSettings,
-    ParallelLayout,
-    RecomputeSettings,
-    read_settings,
-)
+from relax_engine.backends.megatron.settings import OptimizerSettings, RecomputeSettings, read_settings
 from relax_engine.checkpoint.families import RopeSpec
 from relax_engine.config import RunConfig
+from relax_engine.config.layout import ParallelLayout
 
 
 def _flat(**values: Any) -> Any:
@@ -68,9 +64,20 @@ def test_an_explicit_layout_wins() -> None:
     assert read_settings(_flat(), layout=ParallelLayout(4)).layout == ParallelLayout(4)
 
 
-def test_parallelism_that_is_not_offered_is_refused() -> None:
-    with pytest.raises(ValueError, match="pipeline_model_parallel_size=2 is not supported"):
-        read_settings(_flat(pipeline_model_parallel_size=2))
+def test_the_layout_comes_from_the_flags() -> None:
+    flat = _flat(
+        tensor_model_parallel_size=2,
+        sequence_parallel=True,
+        pipeline_model_parallel_size=4,
+        context_parallel_size=3,
+        expert_model_parallel_size=6,
+        expert_tensor_parallel_size=1,
+        num_virtual_stages_per_pipeline_rank=5,
+        decoder_first_pipeline_num_layers=5,
+        decoder_last_pipeline_num_layers=10,
+    )
+    assert read_settings(flat).layout == ParallelLayout(2, True, 4, 3, 6, 1, 5, 5, 10)
+    assert read_settings(_flat(tensor_model_parallel_size=2)).layout.experts_tensor == 2
 
 
 @pytest.mark.parametrize(
@@ -79,6 +86,10 @@ def test_parallelism_that_is_not_offered_is_refused() -> None:
         (lambda: ParallelLayout(0), "at least 1, got 0"),
         (lambda: ParallelLayout(1, sequence_parallel=True), "sequence_parallel needs"),
         (lambda: ParallelLayout(2).data_parallel(3), "3 processes cannot hold replicas of 2"),
+        (lambda: ParallelLayout(pipeline=2, context=2).data_parallel(6), "6 processes cannot hold replicas of 4"),
+        (lambda: ParallelLayout(expert=4).data_parallel(6), "6 processes cannot hold the experts over 4 ranks"),
+        (lambda: ParallelLayout(virtual=2), "num_virtual_stages_per_pipeline_rank=2 needs pipeline"),
+        (lambda: ParallelLayout(first_layers=2), "decoder_first_pipeline_num_layers .* need pipeline"),
         (lambda: OptimizerSettings(lr=1e-5, min_lr=1e-4), "min_lr must be between 0 and lr"),
         (
             lambda: OptimizerSettings(lr_decay_style="linear", lr_warmup_iters=5, lr_decay_iters=5),
