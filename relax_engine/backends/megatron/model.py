@@ -18,6 +18,7 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.tensor_parallel import layers as parallel_layers
 from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer.module import MegatronModule
 from torch import Tensor
 
 from relax_engine.backends.megatron.architecture import transformer_config
@@ -146,6 +147,13 @@ class ValueModel(ResponseModel):
             del self.output_layer  # the vocabulary projection
             self.score = torch.nn.Linear(spec.hidden_size, spec.num_labels or 1, bias=False)
             torch.nn.init.zeros_(self.score.weight)
+
+    def sharded_state_dict(
+        self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Megatron's, but for that of a language model, which looks for a vocabulary projection."""
+        content: dict[str, Any] = MegatronModule.sharded_state_dict(self, prefix, sharded_offsets, metadata)
+        return content
 
     def _postprocess(self, hidden_states: Tensor, *, labels: ResponseTargets, **_: Any) -> Tensor:
         """Megatron's hook between the last layer and the output; `hidden_states` is `[tokens, 1, hidden]`."""

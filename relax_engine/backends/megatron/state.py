@@ -23,7 +23,11 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
-from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace, merge
+from megatron.core.dist_checkpointing.dict_utils import (
+    dict_list_map_inplace,
+    extract_matching_values,
+    merge,
+)
 from megatron.core.dist_checkpointing.mapping import LocalNonpersistentObject, ShardedObject
 from megatron.core.dist_checkpointing.strategies import torch as torch_strategy
 from megatron.core.dist_checkpointing.utils import extract_sharded_base
@@ -134,6 +138,12 @@ def with_steps(plain: dict[Any, Any], tensors: dict[Any, Any], steps: int) -> di
             part.get("optimizer", part).setdefault("state", {})["common_step"] = torch.tensor(float(steps))
     whole: dict[Any, Any] = merge(plain, tensors)
     return whole
+
+
+def only_tensors(loaded: dict[Any, Any]) -> dict[Any, Any]:
+    """An optimizer's tensors without plain values, which checkpoints of earlier versions have among them."""
+    tensors, _ = extract_matching_values(loaded, lambda value: isinstance(value, Tensor) and value.dim() > 0)
+    return dict(tensors)
 
 
 def _unwrapped(value: Any) -> Any:

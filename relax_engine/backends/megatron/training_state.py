@@ -117,7 +117,8 @@ def read_checkpoint(
     loaded = state.load_state(directory, template)
     model.load_state_dict(loaded["model"], absent)
     if training is not None:
-        training.restore(state.with_steps(plain, loaded["optimizer"], loaded["iteration"]), loaded["scheduler"])
+        tensors = state.only_tensors(loaded["optimizer"])
+        training.restore(state.with_steps(plain, tensors, loaded["iteration"]), loaded["scheduler"])
         if "rng" in template:
             state.set_rng_state(loaded["rng"])
     return loaded

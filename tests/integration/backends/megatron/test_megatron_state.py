@@ -120,7 +120,7 @@ def test_files_are_torch_dcp_with_megatron_keys_and_safe_to_unpickle(checkpoint:
     common = torch.load(tmp_path / "iter" / "common.pt", weights_only=True)
     assert (common["iteration"], common["extra"]) == (1, {"step": 1})
     [rng] = [name for name in stored if name.startswith("rng_state")]
-    assert rng == "rng_state/shard_0.0_1.1"
+    assert rng == "rng_state/shard_0.0.0_1.1.1"
 
 
 def test_extra_that_cannot_be_read_back_safely_is_refused(checkpoint: Path, tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_a_language_model_gives_the_trunk_and_the_head_starts_at_zero(tied: bool
     losses = []
     for source in (checkpoint, imported):
         backend = single(value_settings(checkpoint, seed=11), load=False)
-        backend._model.score.weight.data.fill_(1.0)  # whatever was there before does not stay
+        backend._model.chunks[-1].score.weight.data.fill_(1.0)  # whatever was there before does not stay
         if source is checkpoint:
             backend.load_hf(checkpoint)
         else:
