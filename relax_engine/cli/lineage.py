@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         help="leave alone what is younger, since a publication may still need it (default: %(default)g)",
     )
     collecting.add_argument("--dry-run", action="store_true", help="list what would go, and remove nothing")
-    add("which", _which, "name the artifacts that hold a file, by content").add_argument(
+    add("which", _which, "name the artifacts that hold a file, by content, and what they were made from").add_argument(
         "file", help="file or directory"
     )
     return parser
@@ -96,12 +96,16 @@ def _show(store: ArtifactStore, options: argparse.Namespace) -> int:
         chain = [ancestor.to_json() for ancestor in store.ancestors(artifact)]
         _write_json({**artifact.to_json(), "ancestors": chain})
         return 0
+    _print_chain(store, artifact)
+    return 0
+
+
+def _print_chain(store: ArtifactStore, artifact: Artifact) -> None:
     from rich.tree import Tree
 
     tree = Tree(_describe(artifact), guide_style="dim")
     _grow(store, artifact, tree, {artifact.ref})
     _console().print(tree)
-    return 0
 
 
 def _grow(store: ArtifactStore, artifact: Artifact, tree: Tree, shown: set[str]) -> None:
@@ -193,7 +197,11 @@ def _write_alias(artifact: Artifact, options: argparse.Namespace) -> int:
 
 def _which(store: ArtifactStore, options: argparse.Namespace) -> int:
     found = store.holders(options.file)
-    _write_artifacts(found, as_json=options.json)
+    if options.json:
+        _write_json([{**a.to_json(), "ancestors": [b.to_json() for b in store.ancestors(a)]} for a in found])
+    else:
+        for artifact in found:
+            _print_chain(store, artifact)
     if not found:
         print(f"relax lineage: no artifact holds the content of {options.file}", file=sys.stderr)
     return 0 if found else 1

@@ -17,7 +17,7 @@ from letters import HERE, ROOT, environment, prompts, settings
 from examples.tiny_math.make_model import make_model
 from relax_engine.lineage import ArtifactStore
 
-DEADLINE_S = 400
+DEADLINE_S = 600
 MARK = "RELAX_TEST_PIPELINE"
 TASKS = Counter(
     intake_file=2,

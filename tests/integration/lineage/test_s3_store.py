@@ -88,11 +88,11 @@ def test_collection_ends_uploads_that_were_killed_and_removes_orphans(
     writer.send_signal(signal.SIGKILL)
     writer.wait(10)
 
-    # This server says of every upload that it began in 2010, and its times are whole seconds.
-    assert store.collect_garbage(grace_s=60, dry_run=True).removed == ["blobs/aa/aa"]
-    removed = store.collect_garbage(grace_s=-1).removed
+    # moto says of every upload that it began in 2010; a real server knows that this one is young.
+    assert store.collect_garbage(grace_s=60, dry_run=True).removed in ([], ["blobs/aa/aa"])
+    removed = store.collect_garbage(grace_s=-5).removed  # times are whole seconds
     assert removed == [f"blobs/00/{'0' * 64}", "blobs/aa/aa"]
-    assert store.collect_garbage(grace_s=-1).removed == []
+    assert store.collect_garbage(grace_s=-5).removed == []
     assert store.verify(artifact) == []
 
 

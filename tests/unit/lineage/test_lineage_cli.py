@@ -71,6 +71,48 @@ def test_list_walks_tag_and_which(chain: ArtifactStore, tmp_path: Path, capsys: 
     assert capsys.readouterr().out.startswith("checkpoint trained@v1")
 
 
+def test_a_copied_file_names_run_rows_commit_and_parent_and_a_flipped_byte_is_reported(
+    store: ArtifactStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    parents: list[str] = []
+    for name, kind in (("rows", "dataset"), ("start", "checkpoint"), ("run", "run"), ("trained", "checkpoint")):
+        (tmp_path / name).write_text(name)
+        store.publish(tmp_path / name, kind=kind, name=name, parents=parents)
+        parents = ["rows", "start"] if name == "start" else [] if name == "rows" else [name]
+    exported = tmp_path / "hf"
+    exported.mkdir()
+    (exported / "model.safetensors").write_bytes(bytes(1000))
+    (exported / "config.json").write_text("{}")
+    store.publish(exported, kind="model", name="tiny", parents=["trained"])
+    stray = tmp_path / "elsewhere.safetensors"
+    stray.write_bytes(bytes(1000))
+
+    assert run(store, "which", str(stray)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    words = [line.strip("│├└─ ").split() for line in lines]
+    assert [word[:2] for word in words] == [
+        ["model", "tiny@v1"],
+        ["checkpoint", "trained@v1"],
+        ["run", "run@v1"],
+        ["dataset", "rows@v1"],
+        ["checkpoint", "start@v1"],
+    ]
+    for word in words:
+        artifact = store.resolve(word[1])
+        assert word[2] == artifact.short_digest
+        assert word[4].startswith((artifact.producer["git_commit"] or "code unknown")[:4])
+
+    blob = tmp_path / "store" / "blobs" / (entry := store.resolve("tiny").files[1].sha256)[:2] / entry
+    content = bytearray(blob.read_bytes())
+    content[500] ^= 1
+    blob.chmod(0o644)
+    blob.write_bytes(content)
+    assert run(store, "verify", "tiny") == 1
+    assert capsys.readouterr().out.startswith("tiny@v1: model.safetensors: stored bytes hash to")
+    stray.write_bytes(content)
+    assert run(store, "which", str(stray)) == 1
+
+
 def test_rollback_moves_production_back_and_the_log_tells(chain: ArtifactStore, tmp_path: Path, capsys):
     (tmp_path / "better.bin").write_text("better")
     chain.publish(tmp_path / "better.bin", kind="model", name="tiny")
