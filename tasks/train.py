@@ -18,6 +18,8 @@ from tasks.settings import TRAINING
 from tasks.store import fetch, publish, published_before, work_directory
 from tasks.types import ArtifactRef, TrainingOutcome, TrainingOverrides
 
+_GROUPS_SHOWN = 5
+
 if TYPE_CHECKING:
     from relax_engine.config import RunConfig
     from relax_engine.core.result import RunResult
@@ -122,4 +124,21 @@ def _report(result: RunResult, config: RunConfig) -> list[str]:
         html.section("Staleness", staleness),
         html.section("Where the time went", html.table(("phase", "seconds"), result.phase_seconds.items())),
         html.section("Last step", html.table(("metric", "value"), sorted(result.metrics.items()))),
+        *_samples(config),
     ]
+
+
+def _samples(config: RunConfig) -> list[str]:
+    """Two samples of each of the last rollout's first groups; none unless rollouts are dumped."""
+    template = config.flat.save_debug_rollout_data
+    if template is None:
+        return []
+    from relax_engine.observe.bundle import read_samples, recorded_rollouts
+
+    recorded = recorded_rollouts(template)
+    if not recorded:
+        return []
+    shown = [sample for group in read_samples(template, recorded[-1])[:_GROUPS_SHOWN] for sample in group[:2]]
+    rows = [(sample.prompt, sample.response, sample.label, sample.reward) for sample in shown]
+    table = html.table(("prompt", "response", "label", "reward"), rows)
+    return [html.section(f"Samples of rollout {recorded[-1]}", table)]
