@@ -49,9 +49,10 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     add("show", _show, "print an artifact and the chain down to its first ancestors").add_argument("ref", help=_REF)
-    graph = add("graph", _graph, "draw an artifact, its ancestors and descendants as an HTML page")
+    graph = add("graph", _graph, "draw an artifact, its ancestors and descendants as an HTML page, or as text")
     graph.add_argument("ref", help=_REF)
     graph.add_argument("--output", default="lineage.html", metavar="FILE", help="where to write it (%(default)s)")
+    graph.add_argument("--text", action="store_true", help="print it instead")
     listing = add("list", _list, "list names with their newest version and aliases")
     listing.add_argument("--kind", help="only names of this kind")
     add("ancestors", _ancestors, "everything an artifact was made from").add_argument("ref", help=_REF)
@@ -125,10 +126,41 @@ def _graph(store: ArtifactStore, options: argparse.Namespace) -> int:
     if options.json:
         _write_json([member.to_json() for member in (artifact, *family)])
         return 0
+    if options.text:
+        _print_family(artifact, family)
+        return 0
     with open(options.output, "w", encoding="utf-8") as file:
         file.write(render_html(artifact, family))
     print(f"{artifact.ref} and {len(family)} relatives drawn in {options.output}")
     return 0
+
+
+def _print_family(subject: Artifact, family: list[Artifact]) -> None:
+    """What has no parent in the family stands outermost; below each what was made from it, drawn out once."""
+    from rich.tree import Tree
+
+    members = {member.ref: member for member in sorted((subject, *family), key=lambda a: (a.created_at, a.ref))}
+    children: dict[str, list[str]] = {}
+    for ref, member in members.items():
+        for link in member.parents:
+            children.setdefault(link.ref, []).append(ref)
+    shown: set[str] = set()
+
+    def grow(tree: Tree, ref: str) -> None:
+        mark = " [green]<-[/]" if ref == subject.ref else ""
+        if ref in shown:
+            tree.add(f"[dim]{members[ref].kind}[/] [bold]{ref}[/] [dim](above)[/]{mark}")
+            return
+        shown.add(ref)
+        branch = tree.add(_describe(members[ref]) + mark)
+        for child in children.get(ref, ()):
+            grow(branch, child)
+
+    whole = Tree("", guide_style="dim", hide_root=True)
+    for ref, member in members.items():
+        if not any(link.ref in members for link in member.parents):
+            grow(whole, ref)
+    _console().print(whole)
 
 
 def _describe(artifact: Artifact) -> str:

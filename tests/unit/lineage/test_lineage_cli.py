@@ -113,6 +113,25 @@ def test_a_copied_file_names_run_rows_commit_and_parent_and_a_flipped_byte_is_re
     assert run(store, "which", str(stray)) == 1
 
 
+def test_the_graph_as_text_runs_from_the_first_ancestors_to_the_last_descendants(
+    chain: ArtifactStore, capsys: pytest.CaptureFixture[str]
+):
+    assert run(chain, "graph", "trained", "--text") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition("@v1")[0] for line in lines] == [
+        "dataset raw",
+        "└── dataset prompts",
+        "    └── checkpoint trained",
+        "        └── model tiny",
+        "checkpoint warm",
+        "├── checkpoint trained",
+        "└── model tiny",
+    ]
+    assert lines[2].endswith("<-")
+    assert [line.endswith("(above)") for line in lines[5:]] == [False, True]
+    assert "(above) <-" in lines[5]
+
+
 def test_rollback_moves_production_back_and_the_log_tells(chain: ArtifactStore, tmp_path: Path, capsys):
     (tmp_path / "better.bin").write_text("better")
     chain.publish(tmp_path / "better.bin", kind="model", name="tiny")
