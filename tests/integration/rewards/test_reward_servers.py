@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from pydantic import SecretStr
 
+from relax_engine.access.policy import AccessPolicy
 from relax_engine.rewards import RewardError, RewardExecutor, RewardSettings
 from relax_engine.rewards.http import HttpError, post_json
 from relax_engine.rewards.terms import read_terms
@@ -96,7 +98,7 @@ async def test_judge_with_chat_completions(server: Server) -> None:
         return {"choices": [{"message": {"content": text}}]}
 
     server.answers["/v1/chat/completions"] = [judge]
-    args = SimpleNamespace(genrm_url=f"{server.url}/v1")
+    args = SimpleNamespace(genrm_url=f"{server.url}/v1", genrm_model_path=None)
     samples = [Sample(prompt="2+3?", response=text, label="5") for text in ("five", "six")]
     rewards = await score(samples, args, rm_type="genrm", reward_key="score")
     assert rewards == [{"score": 1.0, "judge_failures": 0.0}, {"score": 0.0, "judge_failures": 0.0}]
@@ -116,7 +118,7 @@ async def test_judge_with_chat_completions(server: Server) -> None:
 
 async def test_judge_that_generates_compares_in_both_orders(server: Server) -> None:
     server.answers["/genrm/generate"] = [{"response": "Better: A"}, {"response": "Better: B"}, {"response": "?"}]
-    args = SimpleNamespace(genrm_url=None)
+    args = SimpleNamespace(genrm_url=None, genrm_model_path=None)
     term = {
         "reward": "genrm",
         "mode": "compare",
@@ -132,3 +134,12 @@ async def test_judge_that_generates_compares_in_both_orders(server: Server) -> N
     assert server.seen[0]["messages"] != server.seen[1]["messages"]
     (again,) = await score([Sample(response="ours", label="theirs")], args, **settings)
     assert again["judge"] == 0.3
+
+
+async def test_a_judge_of_the_run_keeps_its_own_sampling(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relax_engine.access.policy._installed", AccessPolicy(SecretStr("token"), None, 1024))
+    server.answers["/genrm/generate"] = [{"response": "Judgement: Yes"}]
+    args = SimpleNamespace(genrm_url=f"{server.url}/genrm/generate", genrm_model_path="judge", api_ssl_certfile=None)
+    samples = [Sample(prompt="2+3?", response="five", label="5")]
+    assert (await score(samples, args, rm_type="genrm", reward_key="score"))[0]["score"] == 1.0
+    assert server.seen[0]["sampling_params"] == {}

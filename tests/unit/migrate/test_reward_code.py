@@ -235,7 +235,7 @@ def test_a_judge_is_asked_without_waiting_for_it(import_root: Path, tmp_path: Pa
     reward = load(import_root, "judged", code)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Judge)
     Thread(target=server.serve_forever, daemon=True).start()
-    args = SimpleNamespace(genrm_url=f"http://127.0.0.1:{server.server_address[1]}/v1")
+    args = SimpleNamespace(genrm_url=f"http://127.0.0.1:{server.server_address[1]}/v1", genrm_model_path=None)
     samples = [Sample(response="four", label="4"), Sample(response="five", label="4")]
     assert asyncio.run(reward(args, samples)) == [{"score": 1.0}, {"score": 0.0}]
     server.shutdown()
