@@ -68,6 +68,33 @@ test-s3: $(STAMP)
 		tests/integration/lineage tests/integration/data_prep/test_remote.py \
 		tests/integration/checkpoint/test_object_storage.py tests/integration/flyte/test_pipeline_on_s3.py $(ARGS)
 
+# SGLang's server, in an environment of its own beside .venv, since it pins other versions of torch and transformers.
+# On CPUs it gets the torch of the training side, none of its CUDA packages, and the platform of sglang_cpu.
+SGLANG := .venv-sglang
+SGLANG_VERSION := 0.5.23
+SGLANG_CPU := relax_engine/backends/engines/sglang_cpu
+
+.PHONY: sglang-cpu sglang-gpu test-sglang
+sglang-cpu: $(SGLANG)/.cpu
+	@:
+
+$(SGLANG)/.cpu: $(STAMP) $(wildcard $(SGLANG_CPU)/*.*)
+	@echo "Installing SGLang for CPUs into $(SGLANG) (about 3 GB) ..."
+	@test -x $(SGLANG)/bin/python || $(PYTHON) -m venv $(SGLANG)
+	@$(SGLANG)/bin/python -m pip install --quiet --quiet "$$(grep '^torch==' $(SGLANG_CPU)/overrides.txt)"
+	@rm -rf build/sglang_cpu && mkdir -p build && cp -r $(SGLANG_CPU) build/sglang_cpu
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(SGLANG)/bin/python --override $(SGLANG_CPU)/overrides.txt \
+		--reinstall-package relax-sglang-cpu "sglang==$(SGLANG_VERSION)" ./build/sglang_cpu
+	@touch $@
+
+sglang-gpu: $(STAMP)
+	@test -x $(SGLANG)/bin/python || $(PYTHON) -m venv $(SGLANG)
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(SGLANG)/bin/python "sglang==$(SGLANG_VERSION)"
+
+# The same requests to SGLang's server and to the embedded engine, and training runs with the server; with its report.
+test-sglang: sglang-cpu
+	@$(BIN)/python -m pytest -m sglang tests/sglang $(ARGS)
+
 demo: $(STAMP)
 	@$(BIN)/python -m examples.tiny_math.demo $(ARGS)
 
@@ -89,4 +116,4 @@ sbom: $(STAMP)
 
 clean:
 	@rm -rf build artifacts .mypy_cache .ruff_cache .import_linter_cache .pytest_cache
-	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	@find . -name __pycache__ -type d -not -path './$(VENV)*/*' -prune -exec rm -rf {} +

@@ -15,7 +15,6 @@ from ray import serve
 from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import RayServeException
 
-from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.types import EngineCallError
 from relax_engine.checkpoint.manager import CheckpointManager
 from relax_engine.components.critic_link import CriticTargets, critic_keeps_from, critic_trained
@@ -318,7 +317,6 @@ class Actor(Role):
     async def _publish(self, version: int, probe: ColumnBatch | None, *, always: bool = False) -> dict[str, float]:
         """Sync the weights to whoever gets this version (`always`: to all), and check that engines compute the same."""
         timeout = self.args.weight_sync_timeout
-        offloaded = self.colocate and self.args.offload_rollout
         due = always or publishes(self.config, version, start=self.context.start_step, end=self.context.num_steps)
         roles = [*self.forward_roles] if due else []
         if self.reference.moved_at(version) and "reference" in forward_columns(self.config):
@@ -328,9 +326,9 @@ class Actor(Role):
             # Evaluations of the present weights end first. When all engines are dead, their loss is to be noticed.
             self.engine_urls = await self._tell_rollout("prepare_for_weights") or self.engine_urls
         if due:
-            receivers += [EngineReceiver(url, timeout, resume_memory=offloaded) for url in self.engine_urls]
-        elif offloaded:
-            await self._resume_engines()
+            receivers += [EngineReceiver(url, timeout) for url in self.engine_urls]
+        elif self.colocate and self.args.offload_rollout:
+            await self._tell_rollout("take_memory_back")
         if not receivers:
             return {}
         with self.phase("weight_sync"):
@@ -379,12 +377,6 @@ class Actor(Role):
                 raise
             logger.warning("nobody holds weights of version %d: %s", version, error)
             return SyncReport(version, quarantined={receiver.name: str(error) for receiver in receivers})
-
-    async def _resume_engines(self) -> None:
-        """Give engines their cache memory again after a rollout whose weights they do not get."""
-        for url in self.engine_urls:
-            async with EngineClient(url, timeout_s=self.args.weight_sync_timeout) as client:
-                await client.resume_memory()
 
     async def _probe(self, rows: ColumnBatch) -> float:
         """Largest log-prob difference between engines and trainer on a few rows, under the new weights."""

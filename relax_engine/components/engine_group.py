@@ -15,8 +15,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
-from relax_engine.access.policy import engine_key
 from relax_engine.backends.engines.client import EngineClient
+from relax_engine.backends.engines.starting import EngineStart
 from relax_engine.backends.engines.types import EngineCallError, EngineLaunchError, EngineUnreachableError
 from relax_engine.components.engine_host import EngineEnd, EngineHost
 from relax_engine.config import RunConfig
@@ -84,18 +84,9 @@ class EngineGroup:
             extra_args: Further server arguments, over those of `--sglang-NAME`.
         """
         self.flat = config.flat
-        flat = self.flat
-        published = model_path is None and flat.weight_sync_transport == "object_store"
-        self._options = {
-            "model_path": model_path or flat.hf_checkpoint,
-            "max_running_requests": flat.sglang_server_concurrency,
-            "context_length": context_length or flat.rollout_max_context_len,
-            "random_seed": flat.rollout_seed,
-            "timeout_s": flat.rollout_engine_init_timeout,
-            "api_key": engine_key(),
-            "extra_args": {**flat.sglang_args, **(extra_args or {})},
-            "weight_store": flat.weight_sync_url if published else None,
-        }
+        self._start = EngineStart.from_config(
+            self.flat, model_path, context_length=context_length, extra_args=extra_args or {}
+        )
         self._slots = slots
         self._engines = [_Engine(slot, self._host(slot)) for slot in slots]
         self._events: EngineEvents | None = None
@@ -112,7 +103,7 @@ class EngineGroup:
         return {f"engine {number}": engine.pid for number, engine in enumerate(self._engines)}
 
     def _host(self, slot: Slot) -> Any:
-        return ray.remote(EngineHost).options(**slot.actor_options(), max_concurrency=4).remote(self._options)
+        return ray.remote(EngineHost).options(**slot.actor_options(), max_concurrency=4).remote(self._start)
 
     def _find(self, url: str) -> _Engine | None:
         return next((engine for engine in self._engines if engine.url == url), None)

@@ -9,9 +9,10 @@ import logging
 import signal
 import subprocess
 from dataclasses import dataclass
-from typing import Any
 
 import ray
+
+from relax_engine.backends.engines.starting import EngineStart
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +30,8 @@ class EngineEnd:
 class EngineHost:
     """A Ray actor that holds one engine process on the node where the placement put it."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        from relax_engine.backends.engines.launch import launch_engine
-
-        self._engine = launch_engine(host=ray.util.get_node_ip_address(), **options)
+    def __init__(self, start: EngineStart) -> None:
+        self._engine = start.launch(ray.util.get_node_ip_address())
 
     def facts(self) -> tuple[str, int, str]:
         """Where the engine answers, its process id, and the id of its node."""

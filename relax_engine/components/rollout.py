@@ -156,12 +156,17 @@ class Rollout(Role):
         """The actor is about to send weights; returns the engines that they are for.
 
         Evaluations of the present ones end first, unless they wait for an engine that waits for weights, and with
-        partial rollout the requests in flight are cut off.
+        partial rollout the requests in flight are cut off. Engines that gave their memory back take it again.
         """
+        await self.pool.resume_memory()
         if self.pool.usable():
             await self.evaluator.finish_active()
         await self.flow.cut_for_weights()
         return self.engines.weights_begin()
+
+    async def take_memory_back(self) -> None:
+        """No weights come for the engines this time."""
+        await self.pool.resume_memory()
 
     async def weights_committed(self, version: int, quarantined: dict[str, str], committed: Sequence[str]) -> None:
         """The committed engines hold weights of `version`; the quarantined ones get no more traffic."""

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from relax_engine.access.policy import engine_key, install, new_policy
+from relax_engine.access.policy import install, new_policy
 from relax_engine.config import RunConfig
 from relax_engine.errors import ConfigError
 from relax_engine.rollout.data_source import DataSettings
@@ -74,23 +74,13 @@ def evaluate(config: RunConfig, *, limit: int | None = None) -> list[EvalResult]
 
 
 async def _evaluate(config: RunConfig, limit: int | None) -> list[EvalResult]:
-    from relax_engine.backends.engines.launch import launch_engine
+    from relax_engine.backends.engines.starting import EngineStart
     from relax_engine.rewards.executor import RewardExecutor
     from relax_engine.rewards.settings import RewardSettings
 
     args = config.flat
     tokenizer = load_tokenizer(args.hf_checkpoint)
-    engine = await asyncio.to_thread(
-        launch_engine,
-        model_path=args.hf_checkpoint,
-        host="127.0.0.1",
-        max_running_requests=args.sglang_server_concurrency,
-        context_length=args.rollout_max_context_len,
-        random_seed=args.rollout_seed,
-        timeout_s=args.rollout_engine_init_timeout,
-        api_key=engine_key(),
-        extra_args=args.sglang_args,
-    )
+    engine = await asyncio.to_thread(EngineStart.from_config(args).launch, "127.0.0.1")
     sampled = SamplingSettings.for_evaluation(args)
     greedy = replace(sampled, temperature=0.0)
     results = []

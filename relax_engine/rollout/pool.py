@@ -54,6 +54,8 @@ class PooledEngine:
     """Whether it gets no requests although it may hold the weights: it is on its way in."""
     draining: bool = False
     """Whether it gets no further requests: it is on its way out."""
+    offloaded: bool = False
+    """Whether it gave its memory back."""
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when its last request has ended while it drains."""
     settled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -105,6 +107,7 @@ class EnginePool:
         self._on_quarantine = on_quarantine
         self._policy = policy or LeastLoad()
         self._released = asyncio.Condition()
+        self._memory = asyncio.Lock()
 
     def usable(self) -> list[PooledEngine]:
         """Engines that get requests, least busy first; empty only where engines are started again.
@@ -287,7 +290,23 @@ class EnginePool:
 
     async def release_memory(self) -> None:
         """Let every usable engine, all idle, give its memory back."""
-        await asyncio.gather(*(engine.client.release_memory() for engine in self.usable()))
+        async with self._memory:
+            engines = self.usable()
+            await asyncio.gather(*(engine.client.release_memory() for engine in engines))
+            for engine in engines:
+                engine.offloaded = True
+
+    async def resume_memory(self) -> None:
+        """Let those that gave their memory back, and only they, take it again; one that cannot is out of service."""
+        async with self._memory:
+            engines = [engine for engine in self.engines.values() if engine.offloaded]
+            answers = await asyncio.gather(*(e.client.resume_memory() for e in engines), return_exceptions=True)
+            for engine, answer in zip(engines, answers, strict=True):
+                engine.offloaded = False
+                if isinstance(answer, EngineCallError):
+                    self.quarantine(engine.url, f"it did not take its memory again: {answer}")
+                elif isinstance(answer, BaseException):
+                    raise answer
 
     async def __aenter__(self) -> Self:
         return self

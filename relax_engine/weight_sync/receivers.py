@@ -22,12 +22,11 @@ class EngineReceiver:
 
     `begin` is pause(retract) -> begin_weight_update and `commit` is end_weight_update ->
     flush_cache -> continue: without retract and flush, cached keys and values of the old weights
-    would be mixed with the new ones. An engine that gave its memory back gets it again first.
+    would be mixed with the new ones.
     """
 
     url: str
     timeout_s: float
-    resume_memory: bool = False
     processes: int = 1
     api_key: SecretStr | None = field(default_factory=engine_key)
     """Taken where the receiver is made: the rank that it is sent to has no access policy."""
@@ -55,8 +54,6 @@ class EngineReceiver:
         await self.client.destroy_weights_group(address.name)
 
     async def begin(self) -> str:
-        if self.resume_memory:
-            await self.client.resume_memory()
         await self.client.pause("retract")
         return await self.client.begin_weight_update()
 

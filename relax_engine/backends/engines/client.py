@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -31,6 +33,7 @@ from relax_engine.weight_sync.messages import BucketMeta, GroupAddress
 
 _ATTEMPTS = 4
 _BACKOFF_S = 0.1
+_BAD_REQUEST = 400
 
 __all__ = ["EngineClient", "GenerateOutput"]
 
@@ -58,6 +61,7 @@ class EngineClient:
         self.timeout_s = timeout_s
         self.idle_s = idle_s
         self._session: aiohttp.ClientSession | None = None
+        self._generating: Counter[str] = Counter()
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,7 +89,8 @@ class EngineClient:
     ) -> GenerateOutput:
         """One response to one prompt of token ids."""
         body = {"input_ids": list(prompt), "sampling_params": dict(sampling_params), "return_logprob": True}
-        data = await self._call("/generate", {**body, **({"rid": rid} if rid else {})}, deadline_s=deadline_s)
+        with self._in_flight([rid] if rid else []):
+            data = await self._call("/generate", {**body, **({"rid": rid} if rid else {})}, deadline_s=deadline_s)
         return GenerateOutput.from_json(data)
 
     async def generate_batch(
@@ -107,7 +112,8 @@ class EngineClient:
         }
         if rids is not None:
             body["rid"] = list(rids)
-        data = await self._call("/generate", body, deadline_s=deadline_s)
+        with self._in_flight(rids or ()):
+            data = await self._call("/generate", body, deadline_s=deadline_s)
         return [GenerateOutput.from_json(item) for item in data]
 
     async def score(
@@ -150,9 +156,21 @@ class EngineClient:
         return [GenerateOutput.from_json(item) for item in data]
 
     async def abort(self, rid: str | None = None) -> None:
-        """Abort the requests whose id starts with `rid`, or all; they return what they have."""
-        body = {"abort_all": True} if rid is None else {"rid": rid}
-        await self._call("/abort_request", body, retry=True)
+        """Abort this client's requests whose id starts with `rid`, or all of the engine; they return what they have."""
+        if rid is None:
+            await self._call("/abort_request", {"abort_all": True}, retry=True)
+            return
+        # SGLang knows requests by their whole id only.
+        mine = [name for name in self._generating if name.startswith(rid)]
+        await asyncio.gather(*(self._call("/abort_request", {"rid": name}, retry=True) for name in mine))
+
+    @contextlib.contextmanager
+    def _in_flight(self, rids: Sequence[str]) -> Iterator[None]:
+        self._generating.update(rids)
+        try:
+            yield
+        finally:
+            self._generating -= Counter(rids)
 
     async def pause(self, mode: Literal["abort", "retract", "in_place"]) -> None:
         """Stop generating; what happens to requests in flight is the mode's."""
@@ -193,8 +211,19 @@ class EngineClient:
         await self._call("/destroy_weights_update_group", {"group_name": name})
 
     async def begin_weight_update(self) -> str:
-        """Open a weight update; returns the digest of the weights that the engine holds, empty where it has none."""
-        return str((await self._call("/begin_weight_update", {}, retry=True)).get("base", ""))
+        """Open a weight update, dropping one that is open.
+
+        Returns the digest of the weights that the engine holds, empty where it has none, and always with SGLang.
+        """
+        try:
+            answer = await self._call("/begin_weight_update", {}, retry=True)
+        except EngineRefusedError as error:
+            if error.status != _BAD_REQUEST:
+                raise
+            # SGLang wants the one before ended, which leaves a mixture of weights until this one has ended.
+            await self._call("/end_weight_update", {})
+            answer = await self._call("/begin_weight_update", {}, retry=True)
+        return str(answer.get("base", ""))
 
     async def update_weights_from_distributed(
         self, bucket: BucketMeta, group_name: str, *, version: int | str | None = None, flush_cache: bool = True

@@ -28,7 +28,6 @@ MISSING: dict[str, str] = {
 """Conveniences that are not there: one warning."""
 
 REFUSED: dict[str, str] = {
-    "rollout_engine": "only the local engine is launched; leave the flag out",
     "rollout_num_gpus_per_engine": "an engine runs on one device; use 1",
 }
 """Flags without which the run would be another one: an error each."""

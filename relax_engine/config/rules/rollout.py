@@ -68,6 +68,12 @@ def repeatable(config: RunConfig, report: Reporter) -> Findings:
             "which responses are cut off, and where, depends on timing",
             "leave --over-sampling-batch-size and --partial-rollout out",
         )
+    if config.rollout.rollout_engine == "sglang":
+        yield report.error(
+            "deterministic rollout_engine",
+            "SGLang's server draws all samples from one stream, in the order in which they happen to be computed",
+            "--rollout-engine local, whose samples are a function of their seeds",
+        )
 
 
 @rule

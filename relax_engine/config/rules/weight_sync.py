@@ -45,3 +45,31 @@ def backend_is_for_broadcast(config: RunConfig, report: Reporter) -> Findings:
         yield report.note(
             "checkpoint_engine_backend weight_sync_transport", "without effect: this transport has no process group"
         )
+
+
+@rule
+def sglang_takes_plain_buckets(config: RunConfig, report: Reporter) -> Findings:
+    """SGLang's server knows neither compressed buckets nor which weights it holds, and reads directories only."""
+    options = config.weight_sync
+    if config.rollout.rollout_engine != "sglang":
+        return
+    if options.weight_sync_compression != "none":
+        yield report.error(
+            "rollout_engine weight_sync_compression",
+            "SGLang's server cannot read compressed weights",
+            "leave --weight-sync-compression out",
+        )
+    stored = options.weight_sync_transport == "object_store"
+    url = (options.weight_sync_url or "").removeprefix("file://")
+    if stored and ("://" in url or options.weight_sync_mode == "delta"):
+        yield report.error(
+            "rollout_engine weight_sync_transport weight_sync_url weight_sync_mode",
+            "SGLang's server loads directories that have all the weights",
+            "--weight-sync-url with a directory that all engines see and --weight-sync-mode full, or another transport",
+        )
+    elif options.weight_sync_mode == "delta":
+        yield report.warning(
+            "rollout_engine weight_sync_mode",
+            "SGLang's server does not tell which weights it holds, so every sync sends all of them",
+            "leave --weight-sync-mode out",
+        )

@@ -92,6 +92,10 @@ class Rollout(Section):
     rollout_engine: Literal["local", "sglang"] = "local"
     """Inference engine: `local` is the embedded one, `sglang` launches the SGLang server; both speak one API."""
 
+    sglang_python: str | None = None
+    """Interpreter of the environment that has SGLang, on every machine with engines. By default that of
+    `.venv-sglang` in the checkout, where `make sglang-cpu` and `make sglang-gpu` build it."""
+
     rollout_engine_init_timeout: float = flag(3600.0, gt=0, unit="seconds")
     """Longest start of an engine until it answers `/health`."""
 

@@ -400,7 +400,26 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("hooks_exist", {"custom_generate_function_path": "json.nothing.generate"}, "error", "no module json.nothing"),
     ("accepted_without_effect", {"attention_backend": "flash"}, "note", "--attention-backend flash: accepted"),
     ("convenience_is_missing", {"use_clearml": True}, "warning", "metrics go to metrics.jsonl"),
-    ("would_change_the_run", {"rollout_engine": "sglang"}, "error", "only the local engine is launched"),
+    ("would_change_the_run", {"rollout_num_gpus_per_engine": 2}, "error", "an engine runs on one device"),
+    (
+        "sglang_takes_plain_buckets",
+        {"rollout_engine": "sglang", "weight_sync_compression": "zstd"},
+        "error",
+        "cannot read compressed weights",
+    ),
+    (
+        "sglang_takes_plain_buckets",
+        {"rollout_engine": "sglang", "weight_sync_transport": "object_store", "weight_sync_url": "s3://a/b"},
+        "error",
+        "loads directories",
+    ),
+    (
+        "sglang_takes_plain_buckets",
+        {"rollout_engine": "sglang", "weight_sync_mode": "delta"},
+        "warning",
+        "every sync sends all of them",
+    ),
+    ("repeatable", {"deterministic": True, "rollout_engine": "sglang"}, "error", "from one stream"),
     ("continued_responses_may_be_trained", {**ASYNC, "partial_rollout": True, "max_staleness": 0}, "error", "begun by"),
     (
         "partial_options_need_partial_rollout",

@@ -46,3 +46,29 @@ async def test_without_replacement_the_last_engine_is_missed_at_once() -> None:
     with pytest.raises(EnginesLostError):
         pool.usable()
     await pool.close()
+
+
+async def test_memory_is_taken_again_by_those_that_gave_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang's server ends when it is told to resume what it did not release."""
+    pool = EnginePool(["http://a", "http://b", "http://c"], timeout_s=5)
+    pool.quarantine("http://c", "dead")
+    calls: list[tuple[str, str]] = []
+
+    async def call(client: EngineClient, endpoint: str, *_: object, **__: object) -> dict[str, str]:
+        calls.append((client.url, endpoint))
+        if (client.url, endpoint) == ("http://b", "/resume_memory_occupation"):
+            raise EngineUnreachableError("http://b: connection reset")
+        return {}
+
+    monkeypatch.setattr(EngineClient, "_call", call)
+    await pool.resume_memory()
+    assert calls == []
+    await pool.release_memory()
+    await pool.resume_memory()
+    await pool.resume_memory()
+    assert sorted(calls) == [
+        (url, f"/{word}_memory_occupation") for url in ("http://a", "http://b") for word in ("release", "resume")
+    ]
+    assert pool.engines["http://a"].usable
+    assert pool.engines["http://b"].quarantined == "it did not take its memory again: http://b: connection reset"
+    await pool.close()

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from relax_engine.backends.engines.stored_model import download_newest
 from relax_engine.weight_sync.buckets import Packer, Staging
 from relax_engine.weight_sync.checksum import tensor_digest
 from relax_engine.weight_sync.store import (
@@ -153,3 +154,22 @@ def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with pytest.raises(WeightStoreError, match=r"cannot write \S+/file/v-"):
         write(WeightStore(str(tmp_path / "file")), 1, weights(0))
     assert fsspec.filesystem("file").ls(str(tmp_path), detail=False) == [str(tmp_path / "file")]
+
+
+def test_a_version_becomes_a_model_directory(tmp_path: Path) -> None:
+    """All of its tensors, those of older files too, beside the configuration of a model with weights of its own."""
+    model, target = tmp_path / "model", tmp_path / "made"
+    model.mkdir()
+    for name in ("config.json", "tokenizer.json", "model-1.safetensors", "model.safetensors.index.json"):
+        (model / name).write_text("{}")
+    store, first = WeightStore(str(tmp_path / "store"), compress=True), weights(0)
+    assert download_newest(store.url, model, target) is None
+    assert not target.exists()
+    write(store, 3, first)
+    second = first | {"w1": torch.zeros(4, 50)}
+    write(store, 4, second, held=digests(first))
+    assert download_newest(store.url, model, target) == "4"
+    assert files(target) == ["config.json", "model.safetensors", "tokenizer.json"]
+    made = load_file(target / "model.safetensors")
+    assert made.keys() == second.keys()
+    assert all(torch.equal(made[name], second[name]) for name in second)
