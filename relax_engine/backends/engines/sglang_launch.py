@@ -45,7 +45,7 @@ print(json.dumps([version(name) for name in ("sglang", "relax-sglang-cpu", "torc
 """
 _ON_CPU: dict[str, Any] = {
     "device": "cpu",
-    "attention_backend": "torch_native",
+    "attention-backend": "torch_native",
     "sampling_backend": "pytorch",
     "disable_cuda_graph": True,
     "disable_overlap_schedule": True,
