@@ -18,7 +18,7 @@ from relax_engine.observe.metrics import read_metrics
 
 pytestmark = pytest.mark.long
 
-STEPS, ROWS = 25, 16
+STEPS, ROWS = 80, 16
 QUESTION = {
     "messages": [{"role": "user", "content": "Is four even?"}],
     "sampling_params": {"temperature": 0, "max_new_tokens": 8},
