@@ -12,11 +12,11 @@ import numpy as np
 from relax_engine.components.mode import evaluation_is_due, published_version
 from relax_engine.errors import first_cause
 from relax_engine.observe.metrics import MetricsLog, read_metrics
-from relax_engine.rollout.custom_generate import custom_generate
 from relax_engine.rollout.custom_rollout import RolloutFunction, check_evaluation
 from relax_engine.rollout.data_source import DataSettings
 from relax_engine.rollout.evaluation import evaluate_dataset
 from relax_engine.rollout.generate import Generator
+from relax_engine.rollout.own_generation import evaluation_generation
 from relax_engine.rollout.pool import RolloutError
 from relax_engine.rollout.sampling import SamplingSettings
 
@@ -95,13 +95,13 @@ class Evaluator:
         self._active.add(asyncio.current_task())
         if args.eval_function_path is not None:
             return await self._evaluate_by_function(step, version)
-        generator = Generator(
-            self._pool,
-            SamplingSettings.for_evaluation(args),
-            tokenizer=self._tokenizer,
-            custom=custom_generate(args, version=lambda: version, evaluation=True),
-            evaluation=True,
-        )
+        sampling = SamplingSettings.for_evaluation(args)
+        async with evaluation_generation(args, self._tokenizer, sampling, version=lambda: version) as custom:
+            generator = Generator(self._pool, sampling, tokenizer=self._tokenizer, custom=custom, evaluation=True)
+            await self._evaluate_datasets(step, version, generator)
+
+    async def _evaluate_datasets(self, step: int, version: int, generator: Generator) -> None:
+        role, args = self._role, self._role.args
         for name, paths in args.eval_prompt_data.items():
             if (step, name) in self._done:
                 continue

@@ -7,6 +7,7 @@ partition they go to (`rollout.flow`).
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from relax_engine.config import RunConfig
 from relax_engine.observe.bundle import write_samples
 from relax_engine.observe.rollouts.recorder import Recorder
 from relax_engine.observe.rollouts.tables import samples_table
+from relax_engine.rollout.agents.rollout import AgentRollout
 from relax_engine.rollout.convert import rollout_metrics, to_columns
 from relax_engine.rollout.custom_rollout import CustomRollout
 from relax_engine.rollout.flow import GroupFlow
@@ -27,6 +29,8 @@ from relax_engine.rollout.reward_stage import RewardStage
 from relax_engine.rollout.teachers import teacher_indices
 from relax_engine.stream.client import StreamClient
 from relax_engine.types import SampleGroup
+
+logger = logging.getLogger(__name__)
 
 
 class PartitionWriter:
@@ -46,11 +50,12 @@ class PartitionWriter:
         hooks: RolloutHooks,
         hand_over: Callable[[], Awaitable[None]],
         recorder: Recorder | None,
+        agents: AgentRollout | None = None,
     ) -> None:
         self.args = config.flat
         self.stream, self.flow, self.prompts, self.hooks = stream, flow, prompts, hooks
         self.hand_over = hand_over
-        self.recorder = recorder
+        self.recorder, self.agents = recorder, agents
         self._at_once = config.mode == "colocate"
         self.rewards = RewardStage.from_config(self.args)
         self.teacher = partial(teacher_indices, args=self.args) if self.args.opd_teacher_routes else None
@@ -96,6 +101,10 @@ class PartitionWriter:
     def _metrics(self, rollout_id: int, groups: list[SampleGroup], seconds: float) -> dict[str, float]:
         extra = {f"rollout/groups/{name}": float(count) for name, count in self.flow.counts.items()}
         self.flow.counts.clear()
+        if self.agents is not None:
+            counts = self.agents.take_counts()
+            logger.info("AGENTIC ROLLOUT event=accounting_end rollout=%d %s", rollout_id, counts)
+            extra |= {f"rollout/agents/{name}": float(count) for name, count in counts.items()}
         self.hooks.process_all(self.flow.seen, self.prompts)
         self.flow.seen.clear()
         # All groups of a partition may have been written by a process that died before it sealed it.

@@ -25,6 +25,8 @@ from relax_engine.elastic.failures import StartingError
 from relax_engine.observe.rollouts.recorder import Recorder
 from relax_engine.rewards.executor import RewardExecutor
 from relax_engine.rewards.settings import RewardSettings
+from relax_engine.rollout.agents.credit import with_credit
+from relax_engine.rollout.agents.rollout import AgentRollout, AgentSettings
 from relax_engine.rollout.buffer import GroupBuffer, unpack_groups
 from relax_engine.rollout.custom_generate import custom_generate
 from relax_engine.rollout.custom_rollout import CustomRollout, RolloutFunction
@@ -67,10 +69,21 @@ class Rollout(Role):
         await asyncio.to_thread(self._prepare)
         await starting
         self.pool = self.engines.pool
+        self.agents = None
+        if self.args.use_agentic_rollout:
+            settings = AgentSettings.from_config(self.args, self.tokenizer, SamplingSettings.from_config(self.args))
+            self.agents = await self._closing.enter_async_context(AgentRollout(settings))
         self.flow = self._make_flow()
         self._closing.push_async_callback(self.flow.close)
         self.partitions = PartitionWriter(
-            self.config, self.stream, self.flow, self.prompts, self.hooks, self._hand_over, self._make_recorder()
+            self.config,
+            self.stream,
+            self.flow,
+            self.prompts,
+            self.hooks,
+            self._hand_over,
+            self._make_recorder(),
+            self.agents,
         )
         self.evaluator = Evaluator(self, self.pool, self.rewards, self.tokenizer, self.hooks)
 
@@ -95,7 +108,7 @@ class Rollout(Role):
             self.pool,
             SamplingSettings.from_config(args),
             tokenizer=self.tokenizer,
-            custom=custom_generate(args, version=lambda: self.version),
+            custom=self.agents or custom_generate(args, version=lambda: self.version),
             max_aborted=args.partial_rollout_max_aborted_count,
             on_engine=self.stream.assign,
         )
@@ -106,7 +119,9 @@ class Rollout(Role):
             self.buffer,
             first_partition=self.first,
             placed=self.placed,
-            sample_filter=_hook(args.dynamic_sampling_filter_path),
+            sample_filter=with_credit(
+                _hook(args.agentic_custom_advantage_path), _hook(args.dynamic_sampling_filter_path)
+            ),
             args=args,
         )
 
@@ -234,6 +249,8 @@ class Rollout(Role):
             await self.evaluator.start_if_due(rollout_id, wait=self.in_turns)
             written = await self.partitions.write(rollout_id)
             self.emit("rollout", rollout_id=rollout_id, **written)
+            if rollout_id + 1 < last:
+                await self._prelaunch()
             if self.args.debug_rollout_only:
                 await asyncio.to_thread(self.stream.finish_step, f"train_{rollout_id}")
         await self.flow.close()
@@ -263,6 +280,12 @@ class Rollout(Role):
         shared = self.colocate and not self.args.debug_rollout_only
         if shared and self.args.offload_rollout and self.pool.engines:
             await self.pool.release_memory()
+
+    async def _prelaunch(self) -> None:
+        """Start the agents of the next rollout, while this one is trained."""
+        if self.agents is not None and self.args.agentic_prelaunch and self.colocate:
+            assert isinstance(self.flow, GroupFlow)
+            await self.agents.prelaunch(await self.flow.upcoming())
 
     # -- what the flow asks for --------------------------------------------------------------
 

@@ -32,7 +32,7 @@ def derived_defaults(flat: dict[str, Any]) -> dict[str, Any]:
         "eval_max_response_len": flat["rollout_max_response_len"],
         "eval_function_path": flat["rollout_function_path"],
         "over_sampling_batch_size": flat["rollout_batch_size"],
-        "stream_max_rows": (flat["max_staleness"] + 1) * samples,
+        "stream_max_rows": (flat["max_staleness"] + 1) * samples * (8 if flat["use_agentic_rollout"] else 1),
     }
     fallbacks["offload_rollout"] = not (flat["fully_async"] or flat["hybrid"])
     if flat["dump_details"] is not None:

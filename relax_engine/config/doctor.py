@@ -26,6 +26,7 @@ _SUBJECTS = (
     "optimizer",
     "critic",
     "reward",
+    "agentic",
     "model",
     "checkpoint",
     "data",

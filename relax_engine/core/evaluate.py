@@ -15,6 +15,7 @@ from relax_engine.errors import ConfigError
 from relax_engine.rollout.data_source import DataSettings
 from relax_engine.rollout.evaluation import evaluate_dataset
 from relax_engine.rollout.generate import Generator
+from relax_engine.rollout.own_generation import evaluation_generation
 from relax_engine.rollout.pool import EnginePool
 from relax_engine.rollout.sampling import SamplingSettings
 from relax_engine.rollout.tokenizer import load_tokenizer
@@ -91,18 +92,21 @@ async def _evaluate(config: RunConfig, limit: int | None) -> list[EvalResult]:
                 for name, paths in args.eval_prompt_data.items():
                     data = DataSettings.from_config(args, prompt_data=paths)
                     started = time.time()
-                    runs = [
-                        await evaluate_dataset(
-                            Generator(pool, sampling, tokenizer=tokenizer, evaluation=True).generate,
-                            data,
-                            rewards,
-                            tokenizer,
-                            samples_per_prompt=count,
-                            reward_key=args.reward_key,
-                            limit=limit,
-                        )
-                        for sampling, count in ((sampled, args.n_samples_per_eval_prompt), (greedy, 1))
-                    ]
+                    runs = []
+                    for sampling, count in ((sampled, args.n_samples_per_eval_prompt), (greedy, 1)):
+                        async with evaluation_generation(args, tokenizer, sampling, version=lambda: 0) as custom:
+                            generator = Generator(pool, sampling, tokenizer=tokenizer, custom=custom, evaluation=True)
+                            runs.append(
+                                await evaluate_dataset(
+                                    generator.generate,
+                                    data,
+                                    rewards,
+                                    tokenizer,
+                                    samples_per_prompt=count,
+                                    reward_key=args.reward_key,
+                                    limit=limit,
+                                )
+                            )
                     results.append(
                         EvalResult(
                             dataset=name,

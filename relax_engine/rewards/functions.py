@@ -8,9 +8,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 RewardFunction = Callable[..., Any]
+
+
+_args: ContextVar[Any] = ContextVar("args")
+
+
+def current_args() -> Any:
+    """The `args` of the reward call that this is part of, for functions that take the sample alone.
+
+    Raises:
+        LookupError: this is no part of a reward call.
+    """
+    return _args.get()
 
 
 def is_async(function: RewardFunction) -> bool:
@@ -24,6 +37,7 @@ def call_reward(function: RewardFunction, args: Any, payload: Any, arguments: Ma
     `payload` is a sample, or a list of samples. A function takes the payload alone if its first
     parameter is named `sample` or `samples`, or if it cannot be given two positional arguments.
     """
+    _args.set(args)
     positional = (payload,) if _takes_payload_only(function) else (args, payload)
     return function(*positional, **(arguments or {}))
 

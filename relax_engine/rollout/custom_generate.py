@@ -17,10 +17,13 @@ from relax_engine.access.policy import revealed_engine_key
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.types import EngineCallError, EngineUnreachableError
 from relax_engine.config.flat import FlatView
+from relax_engine.rollout import current
+from relax_engine.rollout.current import Call
+from relax_engine.rollout.partial import is_finished
 from relax_engine.rollout.pool import EnginePool, RolloutError
 from relax_engine.rollout.routing import Affinity
 from relax_engine.rollout.sampling import SamplingSettings
-from relax_engine.types import Sample, SampleStatus, WeightVersionSpan
+from relax_engine.types import Sample, SampleGroup, SampleStatus, WeightVersionSpan
 from relax_engine.utils.hooks import load_function
 
 _PER_TOKEN = ("loss_mask", "rollout_log_probs")
@@ -40,19 +43,22 @@ class CustomGenerate:
 
     async def generate(
         self,
-        samples: Sequence[Sample],
+        groups: Sequence[SampleGroup],
         sampling: SamplingSettings,
         pool: EnginePool,
         announce: Callable[[str], None],
     ) -> None:
-        """Fill all samples, in place.
+        """Fill all unfinished samples of the groups, in place.
 
         Raises:
             RolloutError: the function failed, or broke its contract; names it and the sample.
         """
         async with asyncio.TaskGroup() as tasks:
-            for sample in samples:
+            for sample in (sample for group in groups for sample in group if not is_finished(sample)):
                 tasks.create_task(self._one(sample, sampling, pool, announce))
+
+    async def cut(self) -> None:
+        """Nothing to do: the function sees its engine request end."""
 
     async def _one(
         self, sample: Sample, sampling: SamplingSettings, pool: EnginePool, announce: Callable[[str], None]
@@ -65,7 +71,8 @@ class CustomGenerate:
             given = copy.deepcopy(sample)
             try:
                 extra = {"evaluation": self.evaluation} if _takes_evaluation(function) else {}
-                return await function(self._args(client.url), given, dict(params), **extra)
+                with current.set_call(Call(self._args(client.url), given, dict(params), client)):
+                    return await function(self._args(client.url), given, dict(params), **extra)
             except EngineCallError:
                 raise
             except Exception as error:

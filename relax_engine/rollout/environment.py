@@ -17,11 +17,12 @@ from typing import Any
 
 from relax_engine.rollout.pool import RolloutError
 from relax_engine.types import Message
-from relax_engine.utils.hooks import load_function
+from relax_engine.utils.hooks import load_function, load_module
 
 Observation = Mapping[str, Any]
 """`{"obs_str": text, "role": "user", "multi_modal_data": {"image": [...]}}`; all but the text may be missing."""
 
+_TOOLBOX = "relax_engine.rollout.toolbox"
 _ROLES = ("user", "assistant", "tool", "system")
 
 
@@ -104,10 +105,29 @@ async def call(function: Callable[..., Any], *arguments: Any, timeout_s: float) 
 
 
 def load_build_env(module: str) -> Callable[..., BaseInteractionEnv]:
-    """`build_env` of a module, by dotted name or file.
+    """`build_env` of a module, by dotted name or file; where it has none, its one class of an environment.
+
+    Such a class is made without arguments, and then has the attributes `sample`, `args`, and `max_turns` of `args`.
 
     Raises:
-        ValueError: the module has none.
+        ValueError: the module has neither.
         ImportError: it cannot be imported.
     """
-    return load_function(f"{module}:build_env")
+    names = vars(load_module(module))
+    if getattr(names.get("build_env"), "__module__", _TOOLBOX) != _TOOLBOX:
+        return load_function(f"{module}:build_env")
+    kinds = [
+        value
+        for value in names.values()
+        if isinstance(value, type) and issubclass(value, BaseInteractionEnv) and value.__module__ == names["__name__"]
+    ]
+    if len(kinds) != 1:
+        return load_function(f"{module}:build_env")
+
+    def build_env(sample: Any = None, args: Any = None, **_: Any) -> BaseInteractionEnv:
+        environment = kinds[0]()
+        attributes = {"sample": sample, "args": args, "max_turns": getattr(args, "max_turns", 1)}
+        vars(environment).update(attributes)
+        return environment
+
+    return build_env

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relax_engine.types import Sample
+from relax_engine.types import Sample, SampleStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,15 @@ class FilterOutput:
 
     keep: bool
     reason: str | None = None
+
+
+LOST = FilterOutput(False, "failed")
+"""Of a group with a sample that could not be made."""
+
+
+def is_lost(samples: Sequence[Sample]) -> bool:
+    """Whether a sample of the group could not be made: it is left out as a whole, so that no group is lopsided."""
+    return any(sample.status is SampleStatus.FAILED for sample in samples)
 
 
 SampleFilter = Callable[[Any, Sequence[Sample]], "FilterOutput | bool"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from relax_engine.errors import first_cause
 from relax_engine.rollout.buffer import GroupBuffer, resume_state
-from relax_engine.rollout.filters import SampleFilter, apply_filter
+from relax_engine.rollout.filters import LOST, SampleFilter, apply_filter, is_lost
 from relax_engine.rollout.flow_settings import FlowHooks, FlowSettings
 from relax_engine.rollout.generate import CUT, Generator
 from relax_engine.rollout.partial import (
@@ -129,6 +129,12 @@ class GroupFlow:
             yield await self._next_placed()
         if not self.settings.ahead:
             await self._settle()
+
+    async def upcoming(self) -> list[SampleGroup]:
+        """The groups that the next partition starts with, between two of them; they are not admitted by this."""
+        count = self.settings.groups + self.settings.surplus
+        numbers = [*self.buffer.numbers, *range(self._next_number, self._next_number + count)]
+        return [await self.hooks.prompt(number) for number in numbers[:count]]
 
     def state(self) -> dict[str, Any]:
         """What is under way, for a checkpoint; see `resume_state`."""
@@ -266,13 +272,16 @@ class GroupFlow:
 
     async def _finish(self, groups: list[SampleGroup]) -> None:
         started = time.time()
-        await self.hooks.score([sample for group in groups for sample in group if sample.reward is None])
+        made = [group for group in groups if not is_lost(group)]
+        await self.hooks.score([sample for group in made for sample in group if sample.reward is None])
         self.hooks.record("reward", started)
         _stamp(groups, "scored", time.time())
+        self.seen += made
         left_out: dict[int, SampleGroup] = {}
         for group in groups:
-            self.seen.append(group)
-            decision = apply_filter(self._filter, self._args, group) if self._filter is not None else None
+            decision = LOST if is_lost(group) else None
+            if decision is None and self._filter is not None:
+                decision = apply_filter(self._filter, self._args, group)
             if decision is not None and not decision.keep:
                 self.counts[f"filtered/{decision.reason}"] += 1
                 left_out[group[0].group_index] = group
@@ -299,11 +308,13 @@ class GroupFlow:
         if self._left_out < limit:
             return
         reasons = {name: count for name, count in sorted(self.counts.items()) if name.startswith("filtered/")}
+        path = self._args.dynamic_sampling_filter_path
+        who = "failures" if path is None else f"failures and --dynamic-sampling-filter-path {path}"
         raise RolloutError(
-            f"rollout {self._rollout_id}: --dynamic-sampling-filter-path {self._args.dynamic_sampling_filter_path} "
+            f"rollout {self._rollout_id}: {who} "
             f"left out {self._left_out} groups, {self.settings.max_attempts} rollouts' worth ({reasons}), and "
             f"{self._wanted} are still wanted; give prompts of fitting difficulty, more --n-samples-per-prompt, "
-            "another filter, or a larger --dynamic-sampling-max-attempts"
+            "another filter, agents that do not fail, or a larger --dynamic-sampling-max-attempts"
         )
 
     async def _return(self, groups: list[SampleGroup]) -> None:
@@ -334,7 +345,7 @@ class GroupFlow:
             await self._wait_tasks(lambda: any(map(self.generator.is_protected, self._running.values())), deadline)
         with self.generator.interruption():
             while self._tasks:
-                await self.generator.pool.abort()
+                await self.generator.cut()
                 await self._wait_tasks(lambda: bool(self._tasks), min(deadline, time.monotonic() + _ABORT_AGAIN_S))
                 if self._tasks and time.monotonic() > deadline:
                     raise RolloutError(f"groups {sorted(self._running)} did not end within the deadline after an abort")

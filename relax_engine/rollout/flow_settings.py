@@ -45,7 +45,7 @@ class FlowSettings:
             groups=args.rollout_batch_size,
             surplus=surplus,
             ahead=ahead,
-            batched=not (ahead or surplus),
+            batched=not (ahead or surplus or args.use_agentic_rollout),
             partial=args.partial_rollout,
             mask_off_policy=args.mask_offpolicy_in_partial_rollout,
             max_staleness=config.staleness_bound,

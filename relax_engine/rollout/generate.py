@@ -1,7 +1,7 @@
 """Turning pending samples into finished ones: engine requests, continued by token prefix when they are cut off.
 
 What lives here: requests and their ids. What does not: which engine serves them (`pool`), users' own generation
-(`custom_generate`), and who cuts requests off (the rollout role).
+(`custom_generate`), agents (`agents`), and who cuts requests off (the rollout role).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from relax_engine.rollout.partial import extend, is_finished, seam_tokens, take_back
 from relax_engine.rollout.pool import EnginePool, PooledEngine, RolloutError
@@ -20,12 +20,26 @@ from relax_engine.types import Sample, SampleGroup, SampleStatus
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from relax_engine.rollout.custom_generate import CustomGenerate
-
 CUT = "cut"
 """Id prefix of requests that may be cut off and continued."""
 KEEP = "keep"
 """Id prefix of requests that must run to their end."""
+
+
+class OwnGeneration(Protocol):
+    """Generation in place of one engine request per group."""
+
+    async def generate(
+        self,
+        groups: Sequence[SampleGroup],
+        sampling: SamplingSettings,
+        pool: EnginePool,
+        announce: Callable[[str], None],
+    ) -> None:
+        """Fill all unfinished samples of the groups, in place; a group may get further rows."""
+
+    async def cut(self) -> None:
+        """End what runs, as far as aborted engine requests do not; its samples are ABORTED."""
 
 
 class Generator:
@@ -42,7 +56,7 @@ class Generator:
         sampling: SamplingSettings,
         *,
         tokenizer: PreTrainedTokenizerBase | None = None,
-        custom: CustomGenerate | None = None,
+        custom: OwnGeneration | None = None,
         max_aborted: int | None = None,
         on_engine: Callable[[Sequence[int], str], None] | None = None,
         evaluation: bool = False,
@@ -53,7 +67,7 @@ class Generator:
             pool: Where requests go.
             sampling: What every request asks for.
             tokenizer: Decodes responses that came in several pieces.
-            custom: The user's generation, in place of engine requests.
+            custom: Generation by a user's function or by agents, in place of engine requests.
             max_aborted: A sample that was cut off this often is not cut off again.
             on_engine: Told the groups and the engine of each request.
             evaluation: Requests are those of an evaluation, which nothing cuts off.
@@ -85,7 +99,7 @@ class Generator:
                 self._on_engine(numbers, url)
 
         if self.custom is not None:
-            await self.custom.generate(samples, self.sampling, self.pool, announce)
+            await self.custom.generate(groups, self.sampling, self.pool, announce)
         else:
             await self._request(samples, kept, engine, announce)
         for sample, before in zip(samples, cut_before, strict=True):
@@ -119,6 +133,12 @@ class Generator:
                     f"{output.finish_reason.get('message', 'no reason given')}"
                 )
             extend(sample, output, self.tokenizer)
+
+    async def cut(self) -> None:
+        """Cut off everything that runs."""
+        await self.pool.abort()
+        if self.custom is not None:
+            await self.custom.cut()
 
     def _prefix(self, sample: Sample, kept: set[int]) -> str:
         return "eval" if self.evaluation else KEEP if sample.group_index in kept else CUT

@@ -7,23 +7,29 @@ keys of `--custom-config-path`. What lives here: the loop, and what of it is tra
 
 from __future__ import annotations
 
-import functools
+import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 from relax_engine.backends.engines.client import EngineClient
+from relax_engine.config.flat import FlatView
 from relax_engine.rollout.environment import BaseInteractionEnv, StepResult, call, load_build_env, step_result
+from relax_engine.rollout.environment_pool import EnvironmentLostError, pool_of
+from relax_engine.rollout.frames import encode_frame, frame_text
 from relax_engine.rollout.pool import RolloutError
 from relax_engine.rollout.sampling import sample_seed
-from relax_engine.rollout.tokenizer import load_tokenizer
-from relax_engine.types import Message, Sample, SampleStatus, WeightVersionSpan
+from relax_engine.rollout.tokenizer import cached_tokenizer
+from relax_engine.types import Sample, SampleStatus, WeightVersionSpan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from relax_engine.backends.engines.types import GenerateOutput
 
-_MARK = "\u2042response\u2042"
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 3
 
 
 async def generate(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
@@ -33,6 +39,10 @@ async def generate(args: Any, sample: Sample, sampling_params: dict[str, Any]) -
     together fit into `--rollout-max-context-len`, or without it into `--rollout-max-response-len`. The sample is
     COMPLETED when the environment is done or `max_turns` are over, TRUNCATED when a turn is cut off by its length or
     nothing more fits, ABORTED when its request was; it then begins again from the prompt.
+
+    With `environment_processes: N` beside these keys, at most N environments are open at a time, each in a process of
+    its own. One that hangs (`--wait-timeout`), dies or raises has the sample begin again, three times in all; then it
+    is FAILED, and its group is left out.
 
     `sample.metadata["environment"]` has `turns`, `stop`, the `rewards` of the steps if they have any, and the keys of
     the last `info`.
@@ -46,22 +56,45 @@ async def generate(args: Any, sample: Sample, sampling_params: dict[str, Any]) -
             f"turns need rollout_interaction_env_path (is {path!r}) and max_turns of at least 1 (is {most!r}): "
             "set them under `custom` in the configuration, or in --custom-config-path"
         )
-    _begin(sample)
-    env = load_build_env(path)(sample=sample, args=args)
+    processes = int(getattr(args, "environment_processes", 0))
+    for attempt in range(_ATTEMPTS):
+        _begin(sample)
+        try:
+            await _attempt(args, sample, sampling_params, path, most, processes)
+            break
+        except EnvironmentLostError as error:
+            logger.warning("sample %d, attempt %d of %d: %s", sample.index, attempt + 1, _ATTEMPTS, error)
+    else:
+        _begin(sample)
+        sample.status = SampleStatus.FAILED
+    return sample
+
+
+async def _attempt(args: Any, sample: Sample, params: dict[str, Any], path: str, most: int, processes: int) -> None:
+    """All turns, once; in a process of its own if there are `processes`."""
+    if processes:
+        pool = pool_of(asyncio.get_running_loop(), processes, args.wait_timeout)
+        env: BaseInteractionEnv = await pool.build(path, sample, _plain(args))
+    else:
+        env = load_build_env(path)(sample=sample, args=args)
     url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
     try:
         await call(env.reset, timeout_s=args.wait_timeout)
         async with EngineClient(url, timeout_s=args.rollout_http_timeout) as client:
-            await _turns(args, sample, sampling_params, env, client, most)
+            await _turns(args, sample, params, env, client, most)
     finally:
         await call(env.close, timeout_s=args.wait_timeout)
-    return sample
+
+
+def _plain(args: Any) -> Any:
+    """The arguments without the engines' key, which environments have no business with."""
+    return FlatView({name: value for name, value in vars(args).items() if name != "sglang_api_key"})
 
 
 async def _turns(
     args: Any, sample: Sample, params: dict[str, Any], env: BaseInteractionEnv, client: EngineClient, most: int
 ) -> None:
-    tokenizer = _tokenizer(args.hf_checkpoint)
+    tokenizer = cached_tokenizer(args.hf_checkpoint)
     context = args.rollout_max_context_len
     last = context if context is not None else len(sample.tokens) + params["max_new_tokens"]
     notes: dict[str, Any] = {}
@@ -114,21 +147,10 @@ def _encode(
     messages = env.format_observation(result.observation)
     messages = messages if isinstance(messages, list) else [messages]
     if args.apply_chat_template:
-        text = _rendered(messages, tokenizer, args.apply_chat_template_kwargs or {})
+        text = frame_text(tokenizer, messages, options=args.apply_chat_template_kwargs)
     else:
         text = "".join(str(message["content"]) for message in messages)
-    tokens: list[int] = tokenizer.encode(text, add_special_tokens=False)
-    return tokens[1:] if tokens[:1] == sample.tokens[-1:] == [tokenizer.eos_token_id] else tokens
-
-
-def _rendered(messages: list[Message], tokenizer: PreTrainedTokenizerBase, options: dict[str, Any]) -> str:
-    """What the chat template puts behind an answer when these messages follow it.
-
-    Rendered behind an answer of its own, and cut there: nothing depends on how the template shows earlier turns.
-    """
-    turns: list[Message] = [{"role": "user", "content": ""}, {"role": "assistant", "content": _MARK}, *messages]
-    text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
-    return str(text).partition(_MARK)[2]
+    return encode_frame(tokenizer, text, sample.tokens[-1])
 
 
 def _begin(sample: Sample) -> None:
@@ -151,8 +173,3 @@ def _append(sample: Sample, tokens: list[int], log_probs: list[float], *, mask: 
     sample.response_length += len(tokens)
     sample.loss_mask = [*(sample.loss_mask or []), *[mask] * len(tokens)]
     sample.rollout_log_probs = [*(sample.rollout_log_probs or []), *log_probs]
-
-
-@functools.cache
-def _tokenizer(directory: str) -> PreTrainedTokenizerBase:
-    return load_tokenizer(directory)

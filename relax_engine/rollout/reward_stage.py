@@ -71,7 +71,9 @@ class RewardStage:
             groups = np.array([sample.group_index for sample in samples], np.int64)
             lengths = [sample.response_length for sample in samples]
             shaped = shape_rewards(raw, lengths, groups, self.shaping)
-            processed = normalize_rewards(self.spec, shaped, groups, self.algorithm)
+            # Contexts of one session are one sample of their group, worth the reward of the first.
+            first, place = _logical(samples)
+            processed = normalize_rewards(self.spec, shaped[first], groups[first], self.algorithm)[place]
         for row, sample in enumerate(samples):
             if sample.custom_advantage is not None:
                 processed[row] = sample.custom_advantage
@@ -97,3 +99,12 @@ class RewardStage:
             for sample, value in zip(samples, rewards[0].tolist(), strict=True):
                 sample.reward = value if self.reward_key is None else {self.reward_key: value}
         return rewards
+
+
+def _logical(samples: Sequence[Sample]) -> tuple[list[int], list[int]]:
+    """The first row of each logical sample, and for each row the place of its sample among these."""
+    first: dict[tuple[int, int], int] = {}
+    for row, sample in enumerate(samples):
+        first.setdefault((sample.group_index, sample.index), row)
+    places = {key: place for place, key in enumerate(first)}
+    return list(first.values()), [places[sample.group_index, sample.index] for sample in samples]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,3 +26,9 @@ def load_tokenizer(directory: str) -> PreTrainedTokenizerBase:
         )
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     return tokenizer
+
+
+@functools.cache
+def cached_tokenizer(directory: str) -> PreTrainedTokenizerBase:
+    """The same, read once in a process."""
+    return load_tokenizer(directory)

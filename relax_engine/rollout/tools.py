@@ -7,6 +7,7 @@ lives here: tools, and turning a response into calls and answers. What does not:
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import logging
@@ -145,7 +146,7 @@ class ToolEnvironment(BaseInteractionEnv):
         if not calls or self._turns >= self.limits.max_turns:
             scores = {name: await tool.calc_reward(self._instances[name]) for name, tool in self.tools.items()}
             return {"obs_str": ""}, True, {"tool_rewards": self._rewards, "rollout_reward_scores": scores}
-        answers = [await self._answer(text) for text in calls[: self.limits.max_parallel_calls]]
+        answers = await asyncio.gather(*map(self._answer, calls[: self.limits.max_parallel_calls]))
         media: dict[str, list[Any]] = {}
         for answer in answers:
             for kind, items in (("image", answer.image), ("video", answer.video)):

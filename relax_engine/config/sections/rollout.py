@@ -87,7 +87,8 @@ class Rollout(Section):
 
     stream_max_rows: int | None = flag(None, ge=1, unit="samples")
     """Samples that the stream holds before producers wait.
-    Default: `(max_staleness + 1) * rollout_batch_size * n_samples_per_prompt`."""
+    Default: `(max_staleness + 1) * rollout_batch_size * n_samples_per_prompt`, and eight times that with agents, whose
+    sessions may have several contexts."""
 
     rollout_engine: Literal["local", "sglang"] = "local"
     """Inference engine: `local` is the embedded one, `sglang` launches the SGLang server; both speak one API."""

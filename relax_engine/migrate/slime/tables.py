@@ -126,6 +126,9 @@ NOT_NEEDED: dict[str, str] = {
     "log_*": "these numbers are always logged",
     "initial_loss_scale": "training is in float32, or in bfloat16 with --bf16",
     "no_rotary*": _ARCHITECTURE,
+    "agentic_session_lifecycle": _ENGINES,
+    "agentic_program_admission": "agents start as --agentic-concurrency allows",
+    "agentic_admission_*": "agents start as --agentic-concurrency allows",
     "tokenizer_type": "the tokenizer is that of --hf-checkpoint",
 }
 """Patterns of flags without which the run is the same."""
@@ -140,8 +143,6 @@ NEEDS_YOU: dict[str, str] = {
     "lora_*": "low-rank adapters are not offered; merge the adapter into --hf-checkpoint first",
     "eval_config": "write its datasets as --eval-prompt-data name path ..., and its defaults as --eval-... flags",
     "genrm_*": "a generative judge is not served by the run: serve it and give its address with --genrm-url",
-    "agent*": "agents in processes of their own are not offered: write --custom-generate-function-path",
-    "use_agentic_rollout": "agents in processes of their own are not offered: write --custom-generate-function-path",
     "disable_compute_advantages_and_returns": "advantages are always computed; with --loss-type sft there are none",
     "lr_warmup_fraction": "a share of all optimizer steps: give --lr-warmup-iters",
     "data_source_path": "a data source of your own: write the rows to files and name them in --prompt-data",

@@ -26,6 +26,7 @@ PPO: dict[str, Any] = {
     "resource": {"actor": [1, 1], "critic": [1, 1], "rollout": [1, 1]},
 }
 
+AGENTS: dict[str, Any] = {"use_agentic_rollout": True, "agent_command": "true", "apply_chat_template": True}
 OPD: dict[str, Any] = {"use_opd": True, "opd_teacher_url": ["http://teacher:30000"]}
 
 # rule, flags on top of a complete run, severity, part of the message
@@ -72,6 +73,19 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("apis_beyond_this_machine_are_protected", {"api_host": "0.0.0.0", "api_auth": False}, "error", "stop and rescale"),
     ("apis_beyond_this_machine_are_protected", {"api_host": "10.0.0.1"}, "warning", "in the clear"),
     ("autoscaler_file_is_right", {"autoscaler_config": "no.yaml", **ASYNC}, "error", "no.yaml: No such file"),
+    ("agents_have_a_command", {"use_agentic_rollout": True}, "error", "there is no program to run"),
+    ("agents_have_a_command", {"agent_command": "true"}, "warning", "no agent runs"),
+    ("agents_have_a_command", {"agentic_custom_advantage_path": "json.dumps"}, "error", "credit is for the contexts"),
+    (
+        "agents_have_a_command",
+        {**AGENTS, "custom_generate_function_path": "relax_engine.rollout.multi_turn.generate"},
+        "error",
+        "each of these makes the samples by itself",
+    ),
+    ("agents_have_a_command", {**AGENTS, "agent_env": ["A"]}, "error", "'A' is not KEY=VALUE"),
+    ("agents_see_messages", {**AGENTS, "apply_chat_template": False}, "warning", "the chat template is applied"),
+    ("agents_begin_again", {**AGENTS, "partial_rollout": True}, "note", "sessions that are cut off begin again"),
+    ("prelaunched_agents_wait", {**AGENTS, **ASYNC, "agentic_prelaunch": True}, "note", "it is for agents in colocate"),
     ("own_requests_need_no_key", {"custom_generate_function_path": "json.dumps"}, "note", "ask for no key"),
     ("notifications_have_services", {"notify_urls": "json://localhost?freq=0"}, "error", "json://***: freq must be a"),
     (
