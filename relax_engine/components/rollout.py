@@ -69,7 +69,7 @@ class Rollout(Role):
         await asyncio.to_thread(self._prepare)
         await starting
         self.pool = self.engines.pool
-        self.agents = None
+        self.agents: AgentRollout | None = None
         if self.args.use_agentic_rollout:
             settings = AgentSettings.from_config(self.args, self.tokenizer, SamplingSettings.from_config(self.args))
             self.agents = await self._closing.enter_async_context(AgentRollout(settings))

@@ -29,20 +29,17 @@ def frame_text(
     """What the chat template puts behind an answer when `messages` follow it, up to the head of the next answer.
 
     Rendered behind an answer of its own, and cut there, so that nothing depends on how the template shows earlier
-    turns (many leave out the thoughts of all but the last). Tool results stand behind a call, as templates demand.
+    turns (many leave out the thoughts of all but the last). Tool results stand behind a call where the template shows
+    calls: those that do demand one.
     """
     render = _Renderer(tokenizer, tools, options or {})
-    if not messages or messages[0].get("role") != "tool":
-        return render.behind([{"role": "assistant", "content": _MARK}, *messages], more=True)
+    said: Message = {"role": "assistant", "content": _MARK}
     call = {"id": "call00000", "type": "function", "function": {"name": _MARK, "arguments": {}}}
     calling: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
-    results = [{**message, "name": message.get("name") or _MARK} for message in messages]
-    end = render.behind([{"role": "assistant", "content": _MARK}], more=False)
-    without, with_results = render.behind([calling], more=False), render.behind([calling, *results], more=True)
-    if not with_results.startswith(without):
-        without = without.removesuffix(end)
-        end = ""
-    return end + with_results.removeprefix(without)
+    if not messages or messages[0].get("role") != "tool" or not render.shows(calling):
+        return render.behind([said, *messages], more=True)
+    end, without = render.behind([said], more=False), render.behind([calling], more=False)
+    return end + render.behind([calling, *messages], more=True).removeprefix(without)
 
 
 def encode_frame(tokenizer: PreTrainedTokenizerBase, text: str, last_token: int) -> list[int]:
@@ -61,9 +58,17 @@ class _Renderer:
         self.tokenizer, self.options = tokenizer, dict(options)
         self.tools: list[Any] | None = [dict(tool) for tool in tools] or None
 
+    def shows(self, turn: Message) -> bool:
+        """Whether the mark in the turn is shown."""
+        return _MARK in self._text([turn], more=False)
+
     def behind(self, turns: Sequence[Message], *, more: bool) -> str:
         """The text of `turns` after the mark in the first of them; with `more`, the head of a next answer too."""
-        text = self.tokenizer.apply_chat_template(
-            [_QUESTION, *turns], tools=self.tools, tokenize=False, add_generation_prompt=more, **self.options
+        return self._text(turns, more=more).partition(_MARK)[2]
+
+    def _text(self, turns: Sequence[Message], *, more: bool) -> str:
+        return str(
+            self.tokenizer.apply_chat_template(
+                [_QUESTION, *turns], tools=self.tools, tokenize=False, add_generation_prompt=more, **self.options
+            )
         )
-        return str(text).partition(_MARK)[2]

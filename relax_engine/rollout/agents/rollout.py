@@ -23,6 +23,7 @@ from relax_engine.rollout.agents.process import AgentCommand, AgentProcess, Reap
 from relax_engine.rollout.agents.session import Gate, Session, SessionSettings
 from relax_engine.rollout.partial import begin_again, is_finished
 from relax_engine.rollout.pool import EnginePool, RolloutError
+from relax_engine.rollout.routing import Affinity
 from relax_engine.rollout.sampling import SamplingSettings
 from relax_engine.types import Sample, SampleGroup, SampleStatus
 
@@ -215,7 +216,7 @@ class AgentRollout:
         running = self._early.pop(sample.index, None) or self._start(sample, Gate(is_open=False))
         self.counts["sessions"] += 1
         session = running.session
-        session.sample, session.generate = sample, _generator(pool, sample, announce, self.settings.evaluation)
+        session.sample, session.generate = sample, _generator(pool, sample, announce)
         session.gate.open()
         self._running.add(running)
         ending: Ending = "cut_off"
@@ -303,9 +304,9 @@ def _logical(group: SampleGroup) -> list[Sample]:
 
 
 def _generator(
-    pool: EnginePool, sample: Sample, announce: Callable[[str], None], evaluation: bool
+    pool: EnginePool, sample: Sample, announce: Callable[[str], None]
 ) -> Callable[[list[int], dict[str, Any]], Any]:
-    """Requests of one session: to the least busy engine, and to another one if that dies."""
+    """Requests of one session: to the engine that the run's policy chooses, and to another one if that dies."""
 
     async def generate(prompt: list[int], params: dict[str, Any]) -> GenerateOutput:
         (output,) = await pool.run(
@@ -313,6 +314,7 @@ def _generator(
             samples=1,
             what=f"a request of the agent of sample {sample.index}",
             on_engine=announce,
+            affinity=Affinity(f"session {sample.index}", prompt),
         )
         return output
 

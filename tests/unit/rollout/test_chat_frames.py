@@ -38,6 +38,13 @@ def test_frames_are_those_of_the_family(family: Family) -> None:
     assert encode_frame(tokenizer, family.between, 5) == whole
 
 
+def test_results_stand_behind_answers_where_a_template_shows_no_calls() -> None:
+    from examples.tiny_math.make_model import build_tokenizer
+
+    text = frame_text(build_tokenizer(), [{"role": "tool", "content": "5"}])
+    assert text == "<|im_end|>\n<|im_start|>tool\n5<|im_end|>\n<|im_start|>assistant\n"
+
+
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_results_of_several_calls_stand_behind_one_answer(family: Family) -> None:
     results = [{"role": "tool", "content": "5"}, {"role": "tool", "content": "6"}]
