@@ -52,6 +52,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("rollout/groups/filtered/{reason}", "groups", "Groups that the dynamic filter left out."),
     Metric("rollout/groups/{what}", "groups", "Groups that were continued, cut off, begun again or given up."),
     Metric("rollout/groups/masked_tokens", "tokens", "Tokens of older weights taken out of the loss."),
+    Metric("rollout/agents/{what}", "sessions", "Sessions of agents: started, by how they ended, tried again."),
     Metric("rollout/{part}", "", "Mean of an entry of rewards that are dictionaries, under the entry's name."),
     Metric("eval/{dataset}", "reward", "Mean reward on held-out prompts; accuracy where rewards are 0 or 1.", "higher"),
     Metric("eval/{dataset}-pass@{k}", "share", "Prompts of which one of k samples has reward 1.", "higher"),
