@@ -41,6 +41,8 @@ class CheckpointMirror:
         self.local = local
         self.run_dir = run_dir
         self._fs, self._root = open_filesystem(self.url)
+        self._there: set[str] | None = None
+        """Complete ones there; listed once, since nobody else writes."""
         self._held: set[str] = set()
         """Names that were here and there during this run; the run's own pruning is repeated there."""
 
@@ -70,12 +72,15 @@ class CheckpointMirror:
             OSError: the URL does not answer. Nothing counts that is not whole; the next call goes on.
         """
         here = self._local()
-        there = self._complete()
-        new = [name for name in sorted(here, key=_order) if name not in there]
+        if self._there is None:
+            self._there = self._complete()
+        new = [name for name in sorted(here, key=_order) if name not in self._there]
         for name in new:
             self._store(name, here[name])
+            self._there.add(name)
         for name in self._held - here.keys():
             self._remove(name)
+            self._there.discard(name)
         self._held = set(here)
         return new
 

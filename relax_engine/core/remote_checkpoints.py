@@ -10,7 +10,7 @@ from pathlib import Path
 
 from relax_engine.checkpoint.mirror import CheckpointMirror
 from relax_engine.config import RunConfig
-from relax_engine.utils.object_store import is_url
+from relax_engine.utils.object_store import is_url, unreachable
 
 _POLL_S = 1.0
 
@@ -55,7 +55,7 @@ def _copying(mirror: CheckpointMirror) -> Iterator[None]:
         while not ended.wait(_POLL_S):
             try:
                 mirror.push()
-            except OSError as error:
+            except unreachable() as error:
                 logger.warning("could not copy checkpoints to %s, trying again: %s", mirror.url, error)
 
     thread = threading.Thread(target=copy, name="checkpoint-mirror", daemon=True)

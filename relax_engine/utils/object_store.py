@@ -16,6 +16,13 @@ S3_CONFIG: dict[str, Any] = {
 """Botocore's settings for S3, times in seconds."""
 
 
+def unreachable() -> tuple[type[Exception], ...]:
+    """What reading and writing raise while a server does not answer, or refuses."""
+    from botocore.exceptions import BotoCoreError
+
+    return (OSError, BotoCoreError)
+
+
 def is_url(path: str | None) -> bool:
     """Whether `path` names a place by scheme, `s3://bucket/key`, and not a local file."""
     return path is not None and "://" in path

@@ -48,7 +48,7 @@ def test_what_is_not_whole_does_not_count(tmp_path: Path) -> None:
     first.push()
     (tmp_path / "bucket/run/iter_0000002/mirror.json").unlink()  # killed before it was written
     assert second.pull() == 1
-    assert first.push() == ["iter_0000002"]
+    assert machine(tmp_path, "first").push() == ["iter_0000002"]  # started again
     assert machine(tmp_path, "third").pull() == 2
 
 
