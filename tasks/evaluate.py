@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 from flytekit import task
 
 from tasks import decks, html
 from tasks.configs import evaluation_config
-from tasks.content import ConfigFile
+from tasks.content import ConfigFile, config_key
 from tasks.executions import executed
 from tasks.settings import CACHE, EVERY_TASK, LONG, MEDIUM
 from tasks.store import fetch, publish, work_directory
@@ -29,7 +27,7 @@ def evaluate(
     Raises:
         RelaxError: the engine, a prompt or a reward failed.
     """
-    inputs = {"model": model, "dataset": dataset, "config": Path(os.fspath(config)).read_text(), "stage": stage}
+    inputs = {"model": model, "dataset": dataset, "config": config_key(config), "stage": stage}
     with executed("evaluate"), work_directory("evaluate", **inputs, seed=seed) as work:
         from relax_engine import evaluate as score
 

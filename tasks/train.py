@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from flytekit import task
 
 from tasks import decks, html
 from tasks.configs import DUMPS, training_config
-from tasks.content import ConfigFile
+from tasks.content import ConfigFile, config_key
 from tasks.executions import executed
 from tasks.settings import TRAINING
 from tasks.store import fetch, publish, published_before, work_directory
@@ -44,7 +43,7 @@ def train(
         ConfigError: the configuration cannot run.
         RelaxError: a role failed.
     """
-    inputs = {"checkpoint": checkpoint, "dataset": dataset, "config": Path(os.fspath(config)).read_text()}
+    inputs = {"checkpoint": checkpoint, "dataset": dataset, "config": config_key(config)}
     with executed("train"), work_directory("train", **inputs, overrides=overrides, seed=seed) as work:
         from relax_engine import train as run_training
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from flytekit import task
 
 from tasks import decks, html
-from tasks.content import ContentFile
+from tasks.content import ContentFile, file_key
 from tasks.executions import executed
 from tasks.settings import CACHE, EVERY_TASK, MEDIUM, SHORT
 from tasks.store import fetch, publish, work_directory
@@ -35,7 +35,8 @@ def validate_dataset(
         DataValidationError: rows or columns break a rule; the message lists them with reasons.
     """
     name = f"{pipeline}-{part}"
-    with executed("validate_dataset"), work_directory("validate", raw=raw, model=model, name=name) as work:
+    inputs = {"raw": raw, "converted": file_key(converted), "model": model, "name": name}
+    with executed("validate_dataset"), work_directory("validate", **inputs) as work:
         from data_prep.validate import validate
 
         path = Path(os.fspath(converted))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from flytekit import task
 
 from tasks import decks, html
 from tasks.configs import supervised_config
-from tasks.content import ConfigFile
+from tasks.content import ConfigFile, config_key
 from tasks.executions import executed
 from tasks.settings import TRAINING
 from tasks.store import fetch, publish, published_before, work_directory
@@ -31,8 +28,7 @@ def warm_start(
         ConfigError: the configuration cannot run.
         RelaxError: a role failed; the next attempt resumes.
     """
-    text = Path(os.fspath(config)).read_text(encoding="utf-8")
-    inputs = {"model": model, "dataset": dataset, "config": text, "options": options}
+    inputs = {"model": model, "dataset": dataset, "config": config_key(config), "options": options}
     name = f"{pipeline}-warm-start"
     with executed("warm_start"), work_directory("warm_start", **inputs, seed=seed) as work:
         from relax_engine import export_checkpoint, train
