@@ -20,6 +20,8 @@ COMMANDS: dict[str, str] = {
     "replay": "Recompute rewards, advantages and losses that a run recorded, and compare.",
     "reproduce": "Train again as a recorded run did, and compare step by step.",
     "rollouts": "List, show and compare the samples that a run recorded.",
+    "top": "Show a run that goes on, in the terminal.",
+    "trace": "Write where the time of a step went, for Perfetto, and say which group held it.",
     "ui": "Show runs in a browser: metrics, samples, phases, lineage; live and afterwards.",
     "eval": "Evaluate a model on prompts.",
     "import": "Convert a Hugging Face model into a training checkpoint.",

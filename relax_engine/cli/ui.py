@@ -41,6 +41,7 @@ def main(argv: list[str]) -> int:
     app = dashboard(Places(Path(root)), token, options.store)
     listener = uvicorn.Config(app, options.host, options.port, log_level="warning")
     socket = listener.bind_socket()
+    socket.listen()  # whoever opens the address at once waits for the server, and is not refused
     port = socket.getsockname()[1]
     # Behind the `#`, the token is sent to no server and stands in no log.
     print(f"http://{options.host}:{port}/" + (f"#token={token.get_secret_value()}" if token else ""), flush=True)

@@ -34,6 +34,7 @@ from relax_engine.core.resume import ResumePoint, newest_of_run
 from relax_engine.core.service import Service
 from relax_engine.core.snapshots import Snapshots
 from relax_engine.core.watch import Watch
+from relax_engine.observe.service.deployment import MetricsContext, metrics_target
 from relax_engine.stream.client import StreamClient
 from relax_engine.stream.launch import start_stream
 from relax_engine.utils.network import held_port
@@ -125,6 +126,8 @@ class Controller:
         with held_port(flat.api_host, flat.api_port) as port:
             await asyncio.to_thread(_start_serve, http_options(flat, port))
             targets += autoscaler_targets(flat)
+            if flat.use_metrics_service:
+                targets.append(metrics_target(MetricsContext(str(self.run_dir), installed())))
             self._deployed = [str(target.name) for target in targets]
             await deploy(targets, flat.role_deadline)
         await self._all_or_first_failure(

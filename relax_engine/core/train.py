@@ -27,10 +27,11 @@ from relax_engine.core.remote_checkpoints import local_checkpoints
 from relax_engine.core.result import RunResult, collect_result
 from relax_engine.core.resume import ResumePoint, find_resume_point, newest_of_run
 from relax_engine.observe.forward import forwarding
-from relax_engine.observe.journal import Journal
+from relax_engine.observe.journal import PHASES, Journal
 from relax_engine.observe.metrics import MetricsLog, read_metrics
 from relax_engine.observe.notify import notified
 from relax_engine.observe.series import RunMetrics
+from relax_engine.observe.service.book import POSTED, SERVICE
 from relax_engine.observe.trackers import open_trackers
 from relax_engine.rollout.data_source import DataSettings
 from relax_engine.rollout.prompt_check import check_prompts
@@ -81,6 +82,9 @@ def _train(config: RunConfig, run_dir: Path) -> RunResult:
     if point.iteration:
         logger.info("resuming at step %d of %d from %s", point.iteration, num_steps, point.directory)
     notified_run = notified(config.flat.notify_urls, config.flat.experiment_name, _facts(config, point, num_steps))
+    if point.iteration == 0:
+        for name in (PHASES, POSTED, SERVICE):  # of an earlier run in this directory
+            (run_dir / name).unlink(missing_ok=True)
     journal = Journal(run_dir)
 
     def on_event(event: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """The metrics of a run as series over steps: ranges of them, and their newest values as Prometheus text.
 
-What lives here: reading `metrics.jsonl` and `eval.jsonl`, also while they grow. What does not: writing them.
+What lives here: reading `metrics.jsonl`, `eval.jsonl` and `posted.jsonl`, also while they grow. What does not: writing
+them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from relax_engine.observe.definitions import definition
 from relax_engine.observe.forward import LABELS, LogFollower
 
+_LOGS = ("metrics", "eval", "posted")
 _LONGEST = 2000
 
 
@@ -27,8 +29,8 @@ class RunMetrics:
     """
 
     def __init__(self, run_dir: Path) -> None:
-        self._followers = {kind: LogFollower(run_dir / f"{kind}.jsonl") for kind in ("metrics", "eval")}
-        self._records: dict[str, list[dict[str, Any]]] = {"metrics": [], "eval": []}
+        self._followers = {kind: LogFollower(run_dir / f"{kind}.jsonl") for kind in _LOGS}
+        self._records: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _LOGS}
         self._lock = threading.Lock()
 
     def refresh(self) -> None:
@@ -116,8 +118,8 @@ class RunMetrics:
         temporary.replace(path)
 
     def _all(self) -> Iterable[dict[str, Any]]:
-        yield from self._records["metrics"]
-        yield from self._records["eval"]
+        for kind in _LOGS:
+            yield from self._records[kind]
 
 
 def _thinned(

@@ -59,7 +59,7 @@ class Recorded:
             {
                 "rollout/raw_reward": 0.2 + step / 80 + float(rng.normal(0, 0.02)),
                 "rollout/response_len/mean": 40.0 + step,
-                "rollout/response_len/max": 64.0,
+                "rollout/response_len/max": 90.0,
                 "train/loss": 1.0 / (step + 1),
                 "train/ppo_kl": 0.01 * float(rng.random()),
                 "train/entropy_loss": 2.0 - step / 40,
@@ -67,6 +67,7 @@ class Recorded:
                 "perf/step_time": 1.0 + 0.1 * float(rng.random()),
                 "perf/wait_time": 0.1,
                 "perf/wait_time_ratio": 0.1,
+                "weight_sync/bytes": 3286528.0,
                 "perf/tokens_per_gpu_per_sec": 1200.0 + 5 * step,
                 "rollout/staleness/count/0": 4.0,
                 "rollout/staleness/count/1": 12.0,

@@ -23,7 +23,6 @@ HARMLESS: dict[str, str] = {
 
 MISSING: dict[str, str] = {
     "use_clearml": "metrics go to metrics.jsonl in --run-dir",
-    "use_metrics_service": "metrics go to metrics.jsonl in --run-dir",
 }
 """Conveniences that are not there: one warning."""
 

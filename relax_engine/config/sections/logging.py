@@ -54,7 +54,7 @@ class Logging(Section):
     """Send metrics to ClearML."""
 
     use_metrics_service: bool = False
-    """Serve the run's metrics over HTTP while it runs."""
+    """Serve the run's metrics at `/metrics` while it runs, and take metrics of one's own there."""
 
     notify_urls: NotifyUrls = group(list)
     """Apprise URLs, separated by commas, that are told of start, reports, end, alerts and errors of the run. With

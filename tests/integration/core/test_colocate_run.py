@@ -9,14 +9,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from relax_engine.config import RunConfig
 from relax_engine.core.result import RunResult
 from relax_engine.core.train import train
+from relax_engine.observe.definitions import definition
+from relax_engine.observe.journal import read_phases, read_state
 from relax_engine.observe.metrics import read_metrics
+from relax_engine.observe.rollouts.query import Rollouts
 
 STEPS, SAMPLES = 3, 16
+SERVED = "/metrics/query_metrics?metric=train/*"
 
 
 def http_address() -> str | None:
@@ -68,11 +73,12 @@ def result(ray_cluster: None, tiny: Any, run_dir: Path, seen: dict[str, list[Any
         use_kl_loss=True,
         kl_loss_coef=0.01,
         max_tokens_per_gpu=256,
+        use_metrics_service=True,
         notify_urls="json://user:hunter2@127.0.0.1:9/nobody-listens",
     )
     done = threading.Event()
     watcher = threading.Thread(
-        target=watch, args=(["/actor/get_step", "/rollout/health"], run_dir / "api_token", seen, done)
+        target=watch, args=(["/actor/get_step", "/rollout/health", SERVED], run_dir / "api_token", seen, done)
     )
     watcher.start()
     try:
@@ -165,6 +171,49 @@ def test_roles_answer_whoever_has_the_token_and_only_while_they_run(
     assert not any(isinstance(answer, dict) for answer in seen["open /actor/get_step"])
     assert seen["open /rollout/health"][0]["role"] == "rollout"
     assert not (run_dir / "api_token").exists()
+
+
+def test_metrics_are_served_while_the_run_goes_on(result: RunResult, seen: dict[str, list[Any]]) -> None:
+    assert 401 in seen[f"open {SERVED}"]
+    assert [answer["gaps"] for answer in seen[SERVED]] == [[]] * len(seen[SERVED])
+    losses = [answer["series"].get("train/loss", {}).get("values", []) for answer in seen[SERVED]]
+    assert losses[0] == []
+    assert max(losses, key=len) == result.losses[: len(max(losses, key=len))]
+    assert len(max(losses, key=len)) >= STEPS - 1
+
+
+def test_every_sample_is_recorded_as_it_was_trained(result: RunResult, run_dir: Path) -> None:
+    with Rollouts(run_dir) as rollouts:
+        assert [row["samples"] for row in rollouts.steps()] == [SAMPLES] * STEPS
+        sample = rollouts.sample(1, SAMPLES)
+        mean_reward = rollouts.steps()[-1]["reward"]
+        rows = rollouts.find(
+            ["age=0", "kl>-100"], columns=["log_prob_gap", "advantage", "generation_seconds"], limit=500
+        )
+    records = read_metrics(run_dir / "metrics.jsonl")
+    assert mean_reward == pytest.approx(records[-1]["rollout/raw_reward"])
+    assert len(sample["log_probs"]) == len(sample["advantages"]) == len(sample["ref_log_probs"]) > 0
+    assert sample["started"] < sample["generated"] <= sample["scored"] <= sample["placed"]
+    assert len(rows) == STEPS * SAMPLES
+    assert {record["observe/rollouts_dropped"] + record["observe/training_dropped"] for record in records} == {0.0}
+
+
+def test_every_metric_has_a_definition_and_is_in_the_parquet_log(result: RunResult, run_dir: Path) -> None:
+    records = read_metrics(run_dir / "metrics.jsonl")
+    names = {name for record in records for name in record} - {"step"}
+    assert [name for name in sorted(names) if definition(name) is None] == []
+    assert names >= {"perf/update_weights_time", "perf/train_time", "perf/tokens_per_gpu_per_sec"}
+    rows = pq.read_table(run_dir / "metrics.parquet").to_pylist()
+    logged = {(row["step"], row["metric"]): row["value"] for row in rows}
+    assert logged == {(r["step"], name): value for r in records for name, value in r.items() if name != "step"}
+
+
+def test_phases_and_state_are_there_for_who_looks(result: RunResult, run_dir: Path) -> None:
+    kinds = ("role", "name", "step", "start", "end")
+    noted = [tuple(phase[kind] for kind in kinds) for phase in read_phases(run_dir)]
+    timeline = json.loads((run_dir / "timeline.json").read_text())
+    assert sorted(noted) == sorted(tuple(phase[kind] for kind in kinds) for phase in timeline)
+    assert read_state(run_dir)["status"] == "finished"
 
 
 def test_a_run_at_its_target_does_nothing_and_says_so(
