@@ -96,7 +96,6 @@ def test_scripts_pass_the_doctor_on_files_that_exist(mode: str, notes: set[str],
     findings = check(config)
     assert [str(finding) for finding in findings if finding.severity == "error"] == []
     assert {finding.rule for finding in findings} == {
-        "convenience_is_missing",
         "accepted_without_effect",
         "restarts_need_checkpoints",
     } | notes
