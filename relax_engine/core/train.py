@@ -81,7 +81,9 @@ def _train(config: RunConfig, run_dir: Path) -> RunResult:
     _check_prompts(config)
     if point.iteration:
         logger.info("resuming at step %d of %d from %s", point.iteration, num_steps, point.directory)
-    notified_run = notified(config.flat.notify_urls, config.flat.experiment_name, _facts(config, point, num_steps))
+    flat = config.flat
+    facts = _facts(config, point, num_steps)
+    notified_run = notified(flat.notify_urls, flat.experiment_name, facts, flat.notify_regressions)
     if point.iteration == 0:
         for name in (PHASES, POSTED, SERVICE):  # of an earlier run in this directory
             (run_dir / name).unlink(missing_ok=True)

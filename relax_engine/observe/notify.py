@@ -18,6 +18,7 @@ from typing import Any, Literal, Self
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from relax_engine.errors import ConfigError
+from relax_engine.observe.regressions import WINDOW, Watched, regressions
 from relax_engine.utils.redact import redact
 
 logger = logging.getLogger(__name__)
@@ -92,13 +93,14 @@ def parse_target(url: str) -> Target:
 class Notifier:
     """Sends messages to all targets from one thread, in order; the oldest are dropped when services are too slow."""
 
-    def __init__(self, urls: Sequence[str], run: str) -> None:
-        """`run` says in every title which run it is."""
+    def __init__(self, urls: Sequence[str], run: str, watch: Sequence[str] = ()) -> None:
+        """`run` says in every title which run it is; `watch` are metrics of which it is told when they get worse."""
         self._targets = [parse_target(url) for url in urls]
         self._run = run
         self._queue: queue.Queue[Message | None] = queue.Queue(_QUEUED)
         self._reports = 0
         self._previous: dict[str, float] = {}
+        self._watched = [Watched(name) for name in watch]
         self._failing: set[str] = set()
         self.dropped = 0
         self._thread = threading.Thread(target=self._send_all, name="notifications", daemon=True)
@@ -142,6 +144,11 @@ class Notifier:
         match event["kind"]:
             case "step":
                 self.report(event["step"], event["metrics"])
+                for worse in regressions(self._watched, event["step"], event["metrics"]):
+                    self.alert(
+                        f"{worse.name} has become worse",
+                        f"mean of {WINDOW} steps up to step {worse.step}: {worse.now:.6g}, at best {worse.best:.6g}",
+                    )
             case "engine_quarantined":
                 self.alert("engine out of service", f"{event['engine']}: {event['reason']}")
             case "engine_started" if event["replaces"] is not None:
@@ -215,13 +222,13 @@ class Notifier:
 
 
 @contextlib.contextmanager
-def notified(urls: Sequence[str], run: str, facts: Mapping[str, Any]) -> Iterator[Notifier]:
+def notified(urls: Sequence[str], run: str, facts: Mapping[str, Any], watch: Sequence[str] = ()) -> Iterator[Notifier]:
     """A notifier that tells of the block's start and of an exception that leaves it; telling of its end is the block's.
 
     Raises:
-        ConfigError: a URL that Apprise does not know.
+        ConfigError: a URL that Apprise does not know, or a metric to watch that has no better direction.
     """
-    with Notifier(urls, run) as notifier:
+    with Notifier(urls, run, watch) as notifier:
         notifier.started(facts)
         try:
             yield notifier

@@ -77,6 +77,22 @@ def notifications_have_services(config: RunConfig, report: Reporter) -> Findings
             yield report.error("notify_urls", str(error), "correct the URL or leave it out")
 
 
+@rule
+def watched_metrics_can_get_worse(config: RunConfig, report: Reporter) -> Findings:
+    """--notify-regressions names metrics of which it is known what is better, and somebody is told."""
+    if not config.logging.notify_regressions:
+        return
+    from relax_engine.observe.regressions import Watched
+
+    for name in config.logging.notify_regressions:
+        try:
+            Watched(name)
+        except ConfigError as error:
+            yield report.error("notify_regressions", str(error), "leave it out, or watch another one")
+    if not config.logging.notify_urls:
+        yield report.warning("notify_regressions", "nobody is told", "give --notify-urls, or leave it out")
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from relax_engine.config.sections.base import Section, group
+from relax_engine.config.sections.base import Section, StrList, group
 
 _BETWEEN_URLS = re.compile(r",\s*(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
 
@@ -59,3 +59,6 @@ class Logging(Section):
     notify_urls: NotifyUrls = group(list)
     """Apprise URLs, separated by commas, that are told of start, reports, end, alerts and errors of the run. With
     `freq=N` among a URL's parameters it gets every Nth report. They are credentials: nothing shows them."""
+
+    notify_regressions: StrList = group(list)
+    """Metrics of which `--notify-urls` are told when they get worse, for example `rollout/raw_reward`."""

@@ -94,6 +94,13 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "error",
         "slack://***: Apprise knows no such",
     ),
+    (
+        "watched_metrics_can_get_worse",
+        {"notify_regressions": ["train/lr"], "notify_urls": "json://localhost"},
+        "error",
+        "'train/lr' cannot be watched",
+    ),
+    ("watched_metrics_can_get_worse", {"notify_regressions": ["perf/step_time"]}, "warning", "nobody is told"),
     ("command_lines_are_public", {"sglang_api_key": "hunter2"}, "warning", '"api_key": "***"'),
     ("scaling_needs_engines_of_their_own", {"scale_out_timeout": 60.0}, "warning", "scale requests are refused"),
     ("joining_is_free_with_a_store", {**ASYNC, "scale_out_timeout": 60.0}, "note", "between two of its calls"),

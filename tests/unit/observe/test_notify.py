@@ -76,6 +76,17 @@ def test_a_run_from_start_to_end(inbox: Inbox) -> None:
     ]
 
 
+def test_a_watched_metric_that_gets_worse(inbox: Inbox) -> None:
+    with Notifier([inbox.url("a", "?freq=1000")], "math", ["rollout/raw_reward"]) as notifier:
+        for step in range(30):
+            metrics = {"rollout/raw_reward": 0.75 if step < 20 else 0.25}
+            notifier.event({"kind": "step", "step": step, "metrics": metrics})
+    (told,) = [message for message in inbox.messages if "worse" in message[1]]
+    assert told[1] == "math: rollout/raw_reward has become worse"
+    assert told[2].endswith("at best 0.75")
+    assert told[3] == "warning"
+
+
 def test_every_nth_report_and_all_other_messages(inbox: Inbox) -> None:
     with Notifier([inbox.url("all"), inbox.url("third", "?freq=3")], "math") as notifier:
         notifier.started({})
