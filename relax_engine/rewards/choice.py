@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 
-from relax_engine.rewards.functions import is_async
+from relax_engine.rewards.functions import is_async, takes_groups
 from relax_engine.rewards.registry import BUILTIN, RewardEntry, reward_entry, reward_names
 from relax_engine.rewards.settings import RewardSettings
 from relax_engine.types import Sample
@@ -40,6 +40,10 @@ class RewardChoice:
         self._settings = settings
         self._warned: set[str] = set()
         self._custom = _custom_entry(settings)
+        self.as_group = settings.group_rm or (
+            self._custom is not None and not settings.terms and takes_groups(load_function(self._custom.reference))
+        )
+        """Whether the function gets all samples of a prompt group."""
         self._fallback = _fallback_entry(settings.rm_type_fallback)
         self.default = self._custom or (reward_entry(settings.rm_type) if settings.rm_type else None)
         """The reward of samples whose row says nothing; None if there is none."""

@@ -90,7 +90,7 @@ class RewardExecutor:
             self._pool.close()
 
     async def score(self, samples: Sequence[Sample]) -> None:
-        """Fill `reward` of every sample; with `group_rm`, one call per `group_index`.
+        """Fill `reward` of every sample; one call per `group_index` with `group_rm`, or if the function has `samples`.
 
         All calls finish before the first failure, in sample order, is raised.
 
@@ -98,7 +98,7 @@ class RewardExecutor:
             RewardError: a call failed.
             ValueError: a sample for which no reward is configured.
         """
-        if self._settings.group_rm:
+        if self._choice.as_group:
             groups: dict[int, list[Sample]] = {}
             for sample in samples:
                 groups.setdefault(sample.group_index, []).append(sample)

@@ -42,6 +42,11 @@ def call_reward(function: RewardFunction, args: Any, payload: Any, arguments: Ma
     return function(*positional, **(arguments or {}))
 
 
+def takes_groups(function: RewardFunction) -> bool:
+    """Whether its parameter for what it scores is called `samples`: `(args, samples)` or `(samples)`."""
+    return "samples" in list(inspect.signature(function).parameters)[:2]
+
+
 def _takes_payload_only(function: RewardFunction) -> bool:
     signature = inspect.signature(function)
     parameters = list(signature.parameters)

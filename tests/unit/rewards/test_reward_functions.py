@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from relax_engine.rewards import RewardSettings, register_reward, reward_names
-from relax_engine.rewards.functions import call_reward, is_async
+from relax_engine.rewards.executor import RewardExecutor
+from relax_engine.rewards.functions import call_reward, is_async, takes_groups
 from relax_engine.rewards.registry import reward_entry
+from relax_engine.types import Sample
 
 
 def both(args: Any, sample: Any) -> Any:
@@ -55,6 +58,16 @@ def test_async_functions_and_objects_are_recognised() -> None:
     assert is_async(coroutine)
     assert is_async(Judge())
     assert not is_async(both)
+
+
+async def test_the_name_of_its_parameter_says_that_a_function_scores_groups(tmp_path: Path) -> None:
+    home = tmp_path / "ranks.py"
+    home.write_text("async def ranks(args, samples):\n    return [float(len(samples) + s.index) for s in samples]\n")
+    assert [takes_groups(function) for function in (both, alone, group_alone)] == [False, False, True]
+    samples = [Sample(index=index, group_index=index // 2) for index in range(4)]
+    with RewardExecutor(RewardSettings(custom_rm_path=f"{home}:ranks"), None) as executor:
+        await executor.score(samples)
+    assert [sample.reward for sample in samples] == [2.0, 3.0, 4.0, 5.0]
 
 
 def test_registry() -> None:

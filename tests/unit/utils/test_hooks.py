@@ -42,6 +42,18 @@ def test_a_missing_import_inside_the_users_module_is_not_hidden(tmp_path: Path) 
         load_function(f"{file}:score")
 
 
+async def test_a_method_that_awaits_is_a_coroutine_without_its_async(tmp_path: Path) -> None:
+    file = tmp_path / "lax.py"
+    file.write_text(
+        "async def one():\n    return 1\n\n"
+        "class Env:\n    def step(self):\n        return await one() + 1\n\n"
+        "def outer():\n    async def inner():\n        return await one()\n    return inner\n\n"
+        "def step():\n    return Env().step()\n"
+    )
+    assert await load_function(f"{file}:step")() == 2
+    assert await load_function(f"{file}:outer")()() == 1
+
+
 def test_only_declared_code_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of a file or package elsewhere runs; a link into a declared directory does not open it."""
     ran = tmp_path / "ran"
