@@ -154,7 +154,7 @@ def main() -> None:
         print(f"S3 (moto), {options.artifacts_s3} artifacts: median and longest, ms")
         with moto(folder) as url:
             results["s3"] = measure(ArtifactStore.open(url), options.artifacts_s3, folder, 8)
-    Path(options.output).write_text(json.dumps(results, indent=1) + "\n")
+        Path(options.output).write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
