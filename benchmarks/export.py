@@ -121,9 +121,13 @@ def measure(task: str, work: Path) -> dict[str, float]:
         ),
     }
     Path("/proc/self/clear_refs").write_text("5")
-    before, start = peak_bytes(), time.perf_counter()
+    before, start, cpu = peak_bytes(), time.perf_counter(), time.process_time()
     tasks[task]()
-    return {"seconds": time.perf_counter() - start, "peak_bytes": peak_bytes() - before}
+    return {
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - cpu,
+        "peak_bytes": peak_bytes() - before,
+    }
 
 
 def main() -> None:
@@ -158,12 +162,14 @@ def compare(work: Path, repeats: int) -> dict[str, Any]:
         for name in ("run", "copy", "out", "fp8"):
             shutil.rmtree(work / name)
     seconds = {name: statistics.median(run["seconds"] for run in runs[name]) for name in runs}
+    cpu = {name: statistics.median(run["cpu_seconds"] for run in runs[name]) for name in runs}
     return {
         "parameters": 1_235_814_400,
         "nbytes": nbytes,
         "round_trip_is_bitwise_equal": identical,
         "mb_per_s": {name: round(nbytes / 1e6 / value, 1) for name, value in seconds.items()},
         "ratio_to_copy": {name: round(seconds["copy"] / seconds[name], 3) for name in runs},
+        "cpu_ratio_to_copy": {name: round(cpu["copy"] / cpu[name], 3) for name in runs},
         "peak_mb": {name: round(max(run["peak_bytes"] for run in runs[name]) / 1e6, 1) for name in runs},
         "allowed_peak_mb": round(2 * SHARD_MB * 2**20 / 1e6 + 300, 1),
         "load1": os.getloadavg()[0],

@@ -87,12 +87,12 @@ def import_checkpoint(hf_dir: Place, out_dir: Place, *, dtype: str | None = None
 def _iteration(root: Place) -> Iterator[Output]:
     """The directory of the imported iteration; complete when the block ends without an exception."""
     if not is_url(root):
-        with CheckpointManager(Path(root)).writing(IMPORTED_ITERATION) as directory:
+        with CheckpointManager(Path(root)).writing(IMPORTED_ITERATION, optimizer=False) as directory:
             yield LocalOutput(directory)
         return
     place = below(root, iteration_name(IMPORTED_ITERATION))
     with writing(place, mark=MARKER) as output:
         yield output
-        marker = Marker(IMPORTED_ITERATION, files_at(place).sizes())
+        marker = Marker(IMPORTED_ITERATION, files_at(place).sizes(), optimizer=False)
         with output.file(MARKER) as path:
             path.write_text(marker.to_json(), encoding="utf-8")

@@ -22,9 +22,9 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from relax_engine.checkpoint.durable import remove_tree, sync_path, sync_tree, write_atomically
 from relax_engine.checkpoint.errors import CheckpointNotFoundError
@@ -63,13 +63,13 @@ class CheckpointManager:
         partial.mkdir(parents=True)
         return partial
 
-    def commit(self, iteration: int, adapter: Mapping[str, Any] | None = None) -> SavedCheckpoint:
+    def commit(self, iteration: int, optimizer: bool | None = None) -> SavedCheckpoint:
         """Make what was written since ``begin`` the complete checkpoint of ``iteration``.
 
         Call once, after every writer has finished. A checkpoint of the same iteration is replaced.
 
         Args:
-            adapter: rank, alpha and targets of the LoRA weights in it.
+            optimizer: whether it holds optimizer state.
 
         Raises:
             CheckpointNotFoundError: ``begin`` was not called.
@@ -78,7 +78,7 @@ class CheckpointManager:
         if not partial.is_dir():
             raise CheckpointNotFoundError(f"nothing to commit: {partial} does not exist; call begin({iteration}) first")
         sync_tree(partial)
-        write_atomically(partial / MARKER, Marker(iteration, _sizes(partial), adapter).to_json())
+        write_atomically(partial / MARKER, Marker(iteration, _sizes(partial), optimizer).to_json())
         replaced = final.with_name(final.name + ".replaced")
         if final.exists():
             if replaced.exists():
@@ -93,7 +93,7 @@ class CheckpointManager:
         return SavedCheckpoint(iteration, final)
 
     @contextlib.contextmanager
-    def writing(self, iteration: int) -> Iterator[Path]:
+    def writing(self, iteration: int, optimizer: bool | None = None) -> Iterator[Path]:
         """``begin`` and ``commit`` around a block of one process; an exception leaves nothing behind."""
         partial = self.begin(iteration)
         try:
@@ -101,7 +101,7 @@ class CheckpointManager:
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-        self.commit(iteration)
+        self.commit(iteration, optimizer)
 
     def complete_iterations(self) -> list[int]:
         """Iterations with a complete checkpoint, ascending.

@@ -1,13 +1,13 @@
 """The file that makes an iteration directory complete, `checkpoint.json`, in all its schemas.
 
-    {"schema": 2, "iteration": 100, "files": {"common.pt": 4711, ...}, "adapter": null}
+    {"schema": 2, "iteration": 100, "files": {"common.pt": 4711, ...}, "optimizer": true}
 
 | schema | |
 |---|---|
 | 1 | `iteration`, and the size of every file |
-| 2 | also `adapter`: rank, alpha and target modules of LoRA weights beside the model's, or null |
+| 2 | also `optimizer`: whether a run can be continued from it, or null where that is not known |
 
-Older ones are read as the newest; a newer one is refused, since leaving out what it added could change the model.
+Older ones are read as the newest; a newer one is refused, since what it added could be needed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MARKER = "checkpoint.json"
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What an iteration directory holds: the size of each file, and the adapter's settings if it has one."""
+    """What an iteration directory holds: the size of each file, and whether optimizer state is among it."""
 
     iteration: int
     files: Mapping[str, int]
-    adapter: Mapping[str, Any] | None = None
+    optimizer: bool | None = None
 
     def to_json(self) -> str:
         """The file's text."""
@@ -74,5 +74,7 @@ def incompleteness(text: str | bytes, sizes: Mapping[str, int], *, where: object
         return f"its {MARKER} is not JSON ({error})"
 
 
-_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: lambda document: {**document, "adapter": None}}
+_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    1: lambda document: {**document, "optimizer": None}
+}
 """From each schema to the next."""

@@ -45,6 +45,8 @@ def main(argv: list[str]) -> int:
 
 def describe(config: RunConfig) -> dict[str, Any]:
     """The findings and facts of a configuration, ready for JSON."""
+    from relax_engine.simulation.device_memory import device_memory
+
     findings = check(config)
     return {
         "ok": all(finding.severity != "error" for finding in findings),
@@ -53,6 +55,7 @@ def describe(config: RunConfig) -> dict[str, Any]:
         "staleness_bound": config.staleness_bound,
         "roles": {role: devices_of(config, role) for role in required_roles(config)},
         "devices": devices_needed(config),
+        "memory": device_memory(config),
         "digest": config.digest(),
         "config": redact_value(config.to_dict()),
     }
@@ -67,6 +70,7 @@ def render(report: Mapping[str, Any], config: RunConfig) -> str:
         f"roles     {roles}",
         f"devices   {report['devices']} (GPUs, or single-threaded CPU ranks where there is no GPU)",
         f"digest    {report['digest'][:16]}",
+        *_memory_lines(report["memory"] or {}),
         "",
     ]
     findings = [Finding(**finding) for finding in report["findings"]]
@@ -74,6 +78,20 @@ def render(report: Mapping[str, Any], config: RunConfig) -> str:
     errors = sum(finding.severity == "error" for finding in findings)
     lines.append(f"{errors} error(s); this run cannot start" if errors else "no errors; this run can start")
     return "\n".join(lines)
+
+
+def _memory_lines(memory: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Expected bytes on each device; what is in host memory is not part of the sum."""
+    lines = []
+    for role, parts in memory.items():
+        total = sum(size for part, size in parts.items() if not part.startswith("host"))
+        shown = ", ".join(f"{part} {_size(size)}" for part, size in parts.items())
+        lines.append(f"memory    {role}: {_size(total)} a device ({shown})")
+    return lines
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
 
 
 def _take_format(argv: list[str]) -> tuple[str, list[str]]:

@@ -16,7 +16,6 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import RayServeException
 
 from relax_engine.backends.engines.types import EngineCallError
-from relax_engine.checkpoint.manager import CheckpointManager
 from relax_engine.components.critic_link import CriticTargets, critic_keeps_from, critic_trained
 from relax_engine.components.critic_settings import trains_actor
 from relax_engine.components.mode import (
@@ -33,6 +32,7 @@ from relax_engine.components.old_policies import OldPolicies
 from relax_engine.components.partition import PartitionReader
 from relax_engine.components.reference import MovingReference
 from relax_engine.components.role import Role, RoleContext, busy_seconds, ingress
+from relax_engine.components.saver import CheckpointSaver
 from relax_engine.components.train_group import TrainGroup, load_weights
 from relax_engine.components.trainer import LOG_PROB_GAP, TEACHER, PartitionOutcome, PartitionTrainer
 from relax_engine.config.critic import uses_critic
@@ -73,7 +73,7 @@ class Actor(Role):
         self.colocate = self.config.mode == "colocate"
         self.has_critic = uses_critic(self.config)
         self._devices = max(1, devices_needed(self.config))
-        self.checkpoints = CheckpointManager(self.args.save) if self.args.save else None
+        self.saver: CheckpointSaver | None = None
         self.version = context.start_step
         self._train_seconds = 0.0
         self.tolerant: bool = self.args.use_fault_tolerance
@@ -95,6 +95,9 @@ class Actor(Role):
         self.group = TrainGroup(
             self.config, self.context.slots, role=self.role, trainable=True, timeout_s=args.wait_timeout
         )
+        if args.save:
+            keep = args.max_actor_ckpt_to_keep
+            self.saver = CheckpointSaver(self.config, self.group, args.save, keep=keep, export=True)
         self.reference = MovingReference(self.context, self.group)
         if args.use_opd and not self.supervised and not has_teacher_role(self.config):
             load_weights(self.group, args.opd_teacher_load)
@@ -231,8 +234,8 @@ class Actor(Role):
         saved = await asyncio.to_thread(
             self._checkpoint, rollout_id, outcome, reader.meta.get("data_position", {}), metrics
         )
-        if self.has_critic and self.checkpoints is not None and self.args.max_actor_ckpt_to_keep:
-            await critic_keeps_from(self.checkpoints)
+        if self.has_critic and self.saver is not None and self.args.max_actor_ckpt_to_keep:
+            await critic_keeps_from(self.saver.manager)
         if publish and not self.supervised:
             async with self._publishing:
                 metrics |= await self._publish(self.version, outcome.probe)
@@ -241,7 +244,7 @@ class Actor(Role):
             partition,
             version=self.version,
             dropped_stale=outcome.staleness.dropped,
-            retain=self.tolerant and self.checkpoints is not None and not saved,
+            retain=self.tolerant and self.saver is not None and not saved,
         )
         metrics |= stats.metrics()
         if self.recorder is not None:
@@ -295,7 +298,10 @@ class Actor(Role):
         self, rollout_id: int, outcome: PartitionOutcome, data_position: dict[str, Any], metrics: dict[str, float]
     ) -> bool:
         """Save where it is due; whether it was."""
-        if self.checkpoints is None or not checkpoint_is_due(self.config, rollout_id, self.context.num_steps):
+        if self.saver is None:
+            return False
+        if not checkpoint_is_due(self.config, rollout_id, self.context.num_steps):
+            self.saver.settle()
             return False
         state = {
             "run_id": self.context.run_id,
@@ -306,13 +312,16 @@ class Actor(Role):
             "trained_rows": {"samples": outcome.samples},
             "dropped_stale": outcome.staleness.dropped,
         }
-        with self.phase("save"), self.checkpoints.writing(rollout_id + 1) as directory:
-            self.group.save(str(directory), {})
+
+        def fill(directory: Path) -> None:
             self.reference.save(directory)
-            Path(directory, RUN_STATE).write_text(json.dumps(state))
-        if self.args.max_actor_ckpt_to_keep:
-            self.checkpoints.prune(self.args.max_actor_ckpt_to_keep)
-        return True
+            (directory / RUN_STATE).write_text(json.dumps(state))
+
+        with self.phase("save"):
+            complete = self.saver.save(rollout_id, fill)
+            if rollout_id + 1 == self.context.num_steps:
+                self.saver.finish()
+        return complete
 
     async def _publish(self, version: int, probe: ColumnBatch | None, *, always: bool = False) -> dict[str, float]:
         """Sync the weights to whoever gets this version (`always`: to all), and check that engines compute the same."""

@@ -12,11 +12,11 @@ from relax_engine.algorithms.batch import batch_totals
 from relax_engine.algorithms.reduction import BatchTotals, loss_scale
 from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.algorithms.value import ValueLoss
-from relax_engine.checkpoint.manager import CheckpointManager
 from relax_engine.components.critic_settings import critic_config, initial_critic
 from relax_engine.components.mode import VALUES, checkpoint_is_due, forward_budget, rows_per_part, steps_per_rollout
 from relax_engine.components.partition import PartitionReader
 from relax_engine.components.role import Role, RoleContext, ingress
+from relax_engine.components.saver import CheckpointSaver
 from relax_engine.components.train_group import TrainGroup, load_weights
 from relax_engine.errors import RelaxError
 from relax_engine.rollout.staleness import StalenessCheck
@@ -54,7 +54,7 @@ class Critic(Role):
     def __init__(self, context: RoleContext) -> None:
         super().__init__(context)
         self.reduction = AlgorithmSettings.from_config(self.args).reduction
-        self.checkpoints = CheckpointManager(self.args.critic_save) if self.args.critic_save else None
+        self.saver: CheckpointSaver | None = None
         self._metrics: dict[int, dict[str, float]] = {}
         self._step_finished = asyncio.Condition()
 
@@ -71,6 +71,8 @@ class Critic(Role):
             value_head=True,
             timeout_s=self.args.wait_timeout,
         )
+        if self.args.critic_save:
+            self.saver = CheckpointSaver(self.config, self.group, self.args.critic_save)
         if self.context.resume_from:
             self.group.load(self.context.resume_from, optimizer=not self.context.weights_only)
         else:
@@ -109,10 +111,11 @@ class Critic(Role):
 
     async def forget_before(self, iteration: int) -> None:
         """Delete checkpoints older than `iteration`, the oldest that the actor keeps."""
-        if self.checkpoints is not None:
-            saved = await asyncio.to_thread(self.checkpoints.complete_iterations)
+        if self.saver is not None:
+            manager = self.saver.manager
+            saved = await asyncio.to_thread(manager.complete_iterations)
             kept = [each for each in saved if each >= iteration]
-            await asyncio.to_thread(self.checkpoints.prune, max(1, len(kept)))
+            await asyncio.to_thread(manager.prune, max(1, len(kept)))
 
     async def close(self) -> None:
         """End the rank processes."""
@@ -172,10 +175,15 @@ class Critic(Role):
         return metrics
 
     def _checkpoint(self, rollout_id: int) -> None:
-        if self.checkpoints is None or not checkpoint_is_due(self.config, rollout_id, self.context.num_steps):
+        if self.saver is None:
             return
-        with self.phase("save"), self.checkpoints.writing(rollout_id + 1) as directory:
-            self.group.save(str(directory), {})
+        if not checkpoint_is_due(self.config, rollout_id, self.context.num_steps):
+            self.saver.settle()
+            return
+        with self.phase("save"):
+            self.saver.save(rollout_id)
+            if rollout_id + 1 == self.context.num_steps:
+                self.saver.finish()
 
 
 def explained_variance(batch: ColumnBatch) -> float:

@@ -80,9 +80,13 @@ class TrainGroup:
         extra: dict[str, Any] = self._call("load", directory, optimizer=optimizer)[0]
         return extra
 
-    def save(self, directory: str, extra: dict[str, Any]) -> None:
-        """Write one checkpoint iteration."""
-        self._call("save", directory, extra)
+    def save(self, directory: str, *, optimizer: bool = True, deferred: bool = False) -> None:
+        """Write one checkpoint iteration; with `deferred` it is written when `finish_save` returns."""
+        self._call("save", directory, optimizer=optimizer, deferred=deferred)
+
+    def finish_save(self) -> None:
+        """Wait until a deferred save is on disk."""
+        self._call("finish_save")
 
     def save_snapshot(self, tag: str, directory: str) -> None:
         """Write the weights of a snapshot, without optimizer, as a checkpoint iteration of their own."""

@@ -92,9 +92,13 @@ class TrainRank:
         """Load one checkpoint iteration; returns what was saved as `extra`."""
         return self.backend.load(directory, optimizer=optimizer)
 
-    def save(self, directory: str, extra: dict[str, Any]) -> None:
+    def save(self, directory: str, *, optimizer: bool, deferred: bool) -> None:
         """Write one checkpoint iteration, together with all other ranks."""
-        self.backend.save(directory, extra=extra)
+        self.backend.save(directory, extra={}, optimizer=optimizer, deferred=deferred)
+
+    def finish_save(self) -> None:
+        """Wait until a deferred save is on disk."""
+        self.backend.finish_save(self.config.flat.wait_timeout)
 
     def snapshot(self, tag: str) -> None:
         """Keep a copy of the present weights under `tag`."""

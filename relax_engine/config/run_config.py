@@ -21,6 +21,7 @@ from relax_engine.config.fields import all_fields
 from relax_engine.config.files import read_config_file, with_custom_settings
 from relax_engine.config.flat import FlatView
 from relax_engine.config.messages import describe
+from relax_engine.config.model_presets import with_model_preset
 from relax_engine.config.naming import sectioned
 from relax_engine.config.sections.access import Access
 from relax_engine.config.sections.agentic import Agentic
@@ -98,12 +99,12 @@ class RunConfig(BaseModel):
 
     @classmethod
     def from_sections(cls, sections: Mapping[str, Any]) -> Self:
-        """Build from `{section: {field: value}}`, reading `--custom-config-path` where one is named.
+        """Build from `{section: {field: value}}`, and the files that flags name.
 
         Raises:
             ConfigError: as for `from_flat`.
         """
-        return cls._build(with_custom_settings(sections))
+        return cls._build(with_custom_settings(with_model_preset(sections)))
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:

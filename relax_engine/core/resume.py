@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from relax_engine.checkpoint.errors import CheckpointNotFoundError
-from relax_engine.checkpoint.manager import CheckpointManager, SavedCheckpoint
+from relax_engine.checkpoint.manager import CheckpointManager, SavedCheckpoint, read_marker
 from relax_engine.components.actor import RUN_STATE
 from relax_engine.components.critic_settings import critic_roots
 from relax_engine.config import RunConfig
@@ -38,7 +38,8 @@ def find_resume_point(config: RunConfig) -> ResumePoint:
     """The newest complete checkpoint under `--load`, if there is one; with a critic, the newest that both have.
 
     Raises:
-        CheckpointNotFoundError: the run has a critic, and none of its checkpoints goes with one of the actor's.
+        CheckpointNotFoundError: the run has a critic, and none of its checkpoints goes with one of the actor's; or the
+            checkpoint has no optimizer state, and `only_load_weight` is not set.
     """
     flat = config.flat
     start = flat.start_rollout_id
@@ -48,6 +49,15 @@ def find_resume_point(config: RunConfig) -> ResumePoint:
     if latest is None:
         return ResumePoint(start or 0)
     critics = _critics(config)
+    if (
+        read_marker(latest.path).optimizer is False
+        and (latest.path / RUN_STATE).is_file()
+        and not flat.only_load_weight
+    ):
+        raise CheckpointNotFoundError(
+            f"--load {flat.load}: {latest.path.name} was saved with --no-save-optim, so the run cannot go on from it; "
+            "--only-load-weight starts a new one with its weights"
+        )
     if flat.only_load_weight or not (latest.path / RUN_STATE).is_file():
         # Weights alone (an imported model, or asked for): training starts anew from them.
         return ResumePoint(start or 0, str(latest.path), weights_only=True, critic=critics.get(latest.iteration))

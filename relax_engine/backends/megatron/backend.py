@@ -21,6 +21,7 @@ from torch import Tensor
 
 from relax_engine.algorithms.objective import LossFn
 from relax_engine.backends.megatron import parallel, schedule
+from relax_engine.backends.megatron.deferred_writes import DeferredWrites
 from relax_engine.backends.megatron.device import compute_device
 from relax_engine.backends.megatron.metrics import reduce_metrics
 from relax_engine.backends.megatron.micro_batch import MicroBatch, MicroBatches, Question, question_of
@@ -88,6 +89,7 @@ class MegatronBackend:
         self._training = Training.of(self._model, settings.optimizer, settings.dtype) if trainable else None
         if not trainable:
             self._model.freeze()
+        self._writes: DeferredWrites | None = None
         self._metrics: list[dict[str, Tensor]] | None = None  # of the micro-batches since the last update
         self.snapshots = WeightSnapshots(self._model)
 
@@ -307,18 +309,36 @@ class MegatronBackend:
         """
         return named_hf_tensors(self._model, self.weights)
 
-    def save(self, directory: str | Path, *, extra: dict[str, Any], optimizer: bool = True) -> None:
+    def save(
+        self, directory: str | Path, *, extra: dict[str, Any], optimizer: bool = True, deferred: bool = False
+    ) -> None:
         """Write the whole training state into `directory` (created if absent).
 
         Args:
             extra: plain values and tensors, the same on every rank; `load` returns them.
             optimizer: False leaves out the optimizer and its schedule.
+            deferred: only copy the state; it is written while training goes on, until `finish_save`.
 
         Raises:
             TypeError: `extra` holds something that could not be read back safely.
         """
         training = self._training if optimizer else None
-        write_checkpoint(Path(directory), self._model, training, iteration=self.iteration, extra=extra)
+        writes = DeferredWrites() if deferred else None
+        write_checkpoint(Path(directory), self._model, training, iteration=self.iteration, extra=extra, writes=writes)
+        if writes is not None:
+            writes.start()
+        self._writes = writes
+
+    def finish_save(self, timeout: float) -> None:
+        """Wait until what `save` deferred is on disk.
+
+        Raises:
+            TimeoutError: it is not after `timeout` seconds.
+            OSError: a file could not be written.
+        """
+        if self._writes is not None:
+            self._writes.finish(timeout)
+            self._writes = None
 
     def load(self, directory: str | Path, *, optimizer: bool) -> dict[str, Any]:
         """Read one checkpoint directory, written under any tensor- or data-parallel size.

@@ -12,9 +12,11 @@ data-parallel size; RNG state is restored only under the same one, and seeded af
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from megatron.core.dist_checkpointing.dict_utils import (
     dict_list_map_inplace,
     extract_matching_values,
     merge,
+    nested_values,
 )
 from megatron.core.dist_checkpointing.mapping import LocalNonpersistentObject, ShardedObject
 from megatron.core.dist_checkpointing.strategies import torch as torch_strategy
@@ -34,9 +37,11 @@ from megatron.core.dist_checkpointing.utils import extract_sharded_base
 from megatron.core.optimizer import MegatronOptimizer
 from torch import Tensor
 
+from relax_engine.backends.megatron.deferred_writes import DeferredWrites
 from relax_engine.checkpoint.dcp_writer import ReproducibleWriter
 
 Plain = Any
+_MAIN_PARAMETER = re.compile(r"optimizer\.state\.(param|fp32_param)\.(.*)")
 _SHARDING = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
 
 
@@ -56,17 +61,22 @@ class InProcessSaveStrategy(torch_strategy.TorchDistSaveShardedStrategy):
     threads (Ray, gRPC) they may hang, and they outlive a trainer that is killed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, writes: DeferredWrites | None = None) -> None:
+        """With `writes`, data files are left there for later."""
         super().__init__("torch_dist", 1)
+        self._writes = writes
 
     def save(self, sharded_state_dict: dict[str, Any], checkpoint_dir: str | Path) -> None:
         """Write all shards of which this rank is the main owner. Collective."""
         state, _, _ = torch_strategy._replace_state_dict_keys_with_sharded_keys(
             sharded_state_dict, self.keep_only_main_replica
         )
+        writer = ReproducibleWriter(checkpoint_dir, sync_files=False)  # the directory is flushed when it is committed
+        if self._writes is not None:
+            writer.fs = self._writes.files
         dcp.save(
             torch_strategy.mcore_to_pyt_state_dict(state, False),
-            storage_writer=ReproducibleWriter(checkpoint_dir),
+            storage_writer=writer,
             planner=torch_strategy.MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False),
         )
 
@@ -89,10 +99,13 @@ def require_plain(value: Plain, where: str = "extra") -> None:
         raise TypeError(f"{where} is a {type(value).__name__}; a checkpoint keeps plain values and tensors only")
 
 
-def save_state(directory: str | Path, state: dict[str, Any]) -> None:
-    """Write `state` (plain values and Megatron sharded objects) to an existing directory. Collective."""
+def save_state(directory: str | Path, state: dict[str, Any], writes: DeferredWrites | None = None) -> None:
+    """Write `state` (plain values and Megatron sharded objects) to an existing directory. Collective.
+
+    With `writes`, data files are left there, and nothing of `state` is needed any more.
+    """
     with _quiet_deprecations():
-        dist_checkpointing.save(state, str(directory), sharded_strategy=InProcessSaveStrategy())
+        dist_checkpointing.save(state, str(directory), sharded_strategy=InProcessSaveStrategy(writes))
 
 
 def load_common(directory: str | Path) -> dict[str, Any]:
@@ -124,6 +137,40 @@ def optimizer_state(
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
     metadata = {**_SHARDING, "dp_cp_group": group, "distrib_optim_fully_reshardable_mem_efficient": True}
     return extract_sharded_base(optimizer.sharded_state_dict(model_state, is_loading=loading, metadata=metadata))
+
+
+def locate_main_parameters(template: dict[Any, Any], stored: Collection[str]) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """Look for float32 main parameters in `template` where the kind of optimizer that wrote the checkpoint keeps them.
+
+    The distributed optimizer stores them as `param`, that of bfloat16 parameters as `fp32_param`; float32 parameters
+    are their own, and are not stored a second time.
+
+    Returns:
+        The template of what the model's own tensors give, and that of all else. They are loaded one after the other,
+        since a checkpoint gives a tensor once.
+
+    Raises:
+        ValueError: the checkpoint's parameters are float32, and the run's are not.
+    """
+
+    def located(value: Any) -> Any:
+        match = _MAIN_PARAMETER.fullmatch(getattr(value, "key", ""))
+        if match is None or value.key in stored:
+            return value
+        names = [f"optimizer.state.{kind}.{match[2]}" for kind in ("param", "fp32_param")]
+        found = next((name for name in names if name in stored), match[2])
+        if found == match[2] and match[1] == "fp32_param":
+            raise ValueError(
+                "the checkpoint is of a float32 run, and this one is bfloat16: its optimizer cannot go on here; "
+                "take its weights alone (--only-load-weight)"
+            )
+        return dataclasses.replace(value, key=found)
+
+    dict_list_map_inplace(located, template)
+    if all(value.key.startswith("optimizer.") for value in nested_values(template)):
+        return {}, template
+    own, others = extract_matching_values(template, lambda value: not value.key.startswith("optimizer."))
+    return own, others
 
 
 def with_steps(plain: dict[Any, Any], tensors: dict[Any, Any], steps: int) -> dict[Any, Any]:

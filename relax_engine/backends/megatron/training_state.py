@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from megatron.core.dist_checkpointing.dict_utils import merge
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.optimizer import MegatronOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
@@ -20,8 +21,10 @@ from torch import Tensor
 
 from relax_engine.backends.megatron import state
 from relax_engine.backends.megatron.chunks import ModelChunks
+from relax_engine.backends.megatron.deferred_writes import DeferredWrites
 from relax_engine.backends.megatron.optimizer import build_optimizer, build_scheduler
 from relax_engine.backends.megatron.settings import OptimizerSettings
+from relax_engine.checkpoint.dcp_reader import DcpReader
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +70,17 @@ def _count_padding(ddp: DistributedDataParallel) -> None:
 
 
 def write_checkpoint(
-    directory: Path, model: ModelChunks, training: Training | None, *, iteration: int, extra: dict[str, Any]
+    directory: Path,
+    model: ModelChunks,
+    training: Training | None,
+    *,
+    iteration: int,
+    extra: dict[str, Any],
+    writes: DeferredWrites | None = None,
 ) -> None:
     """Write the model, RNG state, and where given what training adds, into `directory` (created if absent).
+
+    With `writes`, data files are left there for later.
 
     Raises:
         TypeError: `extra` holds something that could not be read back safely.
@@ -86,7 +97,7 @@ def write_checkpoint(
         "iteration": iteration,
         "extra": extra,
     }
-    state.save_state(directory, content)
+    state.save_state(directory, content, writes)
 
 
 def read_checkpoint(
@@ -106,15 +117,22 @@ def read_checkpoint(
     """
     common = state.load_common(directory)
     template: dict[str, Any] = {"model": model.sharded_state_dict(absent)}
+    weights: dict[Any, Any] = {}
     if training is not None:
         if "scheduler" not in common:
             raise ValueError(f"{directory} holds weights but no optimizer state; load it with optimizer=False")
         template["optimizer"], plain = state.optimizer_state(training.optimizer, template["model"], loading=True)
+        stored = DcpReader(directory).keys()
+        weights, template["optimizer"] = state.locate_main_parameters(template["optimizer"], stored)
         if common.get("world") == state.world_shape():
             template["rng"] = state.rng_object({})
         else:
             logger.warning("%s was saved under %s: RNG state is seeded afresh", directory, common.get("world"))
     loaded = state.load_state(directory, template)
+    if weights:
+        loaded["optimizer"] = merge(
+            loaded["optimizer"], state.load_state(directory, {"optimizer": weights})["optimizer"]
+        )
     model.load_state_dict(loaded["model"], absent)
     if training is not None:
         tensors = state.only_tensors(loaded["optimizer"])

@@ -11,9 +11,41 @@ from relax_engine.config.run_config import RunConfig
 @rule
 def saving_needs_a_directory(config: RunConfig, report: Reporter) -> Findings:
     """Intervals and limits of checkpoints need --save."""
-    for name in ("save_interval", "max_actor_ckpt_to_keep"):
-        if getattr(config.checkpoint, name) is not None and config.checkpoint.save is None:
+    for name in ("save_interval", "max_actor_ckpt_to_keep", "save_hf", "async_save", "no_save_optim"):
+        if getattr(config.checkpoint, name) and config.checkpoint.save is None:
             yield report.error(f"{name} save", "there is no directory to save to", "--save DIR")
+
+
+@rule
+def recovery_needs_whole_checkpoints(config: RunConfig, report: Reporter) -> Findings:
+    """A run that goes on from its own checkpoints needs their optimizer state, complete when the step ends."""
+    for name in ("async_save", "no_save_optim"):
+        if getattr(config.checkpoint, name) and config.health.use_fault_tolerance:
+            yield report.error(
+                f"{name} use_fault_tolerance",
+                "a role that dies is started again from the checkpoint of the step before",
+                f"leave out --{name.replace('_', '-')}",
+            )
+
+
+@rule
+def exports_have_names_of_their_own(config: RunConfig, report: Reporter) -> Findings:
+    """Every export needs a place of its own, and blocks have a size."""
+    settings = config.checkpoint
+    if settings.save_hf is not None:
+        try:
+            distinct = settings.save_hf.format(rollout_id=1) != settings.save_hf.format(rollout_id=2)
+        except (KeyError, IndexError, ValueError):
+            yield report.error("save_hf", "only {rollout_id} can be filled in", "--save-hf DIR/iter_{rollout_id}")
+            return
+        if not distinct:
+            yield report.warning(
+                "save_hf", "each export replaces the one before", "--save-hf DIR/iter_{rollout_id} to keep them"
+            )
+    elif settings.save_hf_dtype == "fp8" or settings.save_hf_post_hook_path is not None:
+        yield report.error("save_hf_dtype save_hf_post_hook_path save_hf", "nothing is exported", "--save-hf DIR")
+    if min(settings.save_hf_fp8_block_size) < 1:
+        yield report.error("save_hf_fp8_block_size", "a block has rows and columns", "--save-hf-fp8-block-size 128 128")
 
 
 @rule

@@ -55,6 +55,33 @@ def model_directory(config: RunConfig, report: Reporter) -> Findings:
 
 
 @rule
+def model_is_the_preset(config: RunConfig, report: Reporter) -> Findings:
+    """The model directory has the architecture that the preset says."""
+    from relax_engine.config.model_presets import read_preset
+
+    name, directory = config.model.model_preset, config.model.hf_checkpoint
+    if name is None or directory is None:
+        return
+    path = Path(directory, "config.json")
+    if not path.is_file():
+        return  # `model_directory` says so
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError:
+        return
+    expected = read_preset(name).hf_config
+    sizes = [key for key, value in expected.items() if isinstance(value, int) and not key.endswith("_token_id")]
+    wrong = [key for key in (*sizes, "architectures") if key in found and found[key] != expected[key]]
+    if wrong:
+        shown = ", ".join(f"{key} {found[key]} instead of {expected[key]}" for key in wrong[:4])
+        yield report.error(
+            "model_preset hf_checkpoint",
+            f"config.json is of another model: {shown}",
+            "the preset of this model, or none",
+        )
+
+
+@rule
 def media_need_a_media_model(config: RunConfig, report: Reporter) -> Findings:
     """Media columns are read by vision and audio models; the supported architectures are text models."""
     if config.data.multimodal_keys:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from relax_engine.config.sections.base import Section, flag
 
 
@@ -21,6 +23,29 @@ class Checkpoint(Section):
 
     max_actor_ckpt_to_keep: int | None = flag(None, ge=1, unit="checkpoints")
     """Newest checkpoints to keep; older ones are deleted once a newer one is complete. Default: all."""
+
+    async_save: bool = False
+    """Write checkpoints while training goes on: a step waits for a copy in memory, not for the disk. A checkpoint is
+    complete one step later."""
+
+    no_save_optim: bool = False
+    """Leave optimizer state out of checkpoints, which are then for export and `--only-load-weight`."""
+
+    save_hf: str | None = None
+    """Also write each checkpoint as a Hugging Face directory or `s3://` prefix, `{rollout_id}` filled in, while
+    training goes on; needs `--save`."""
+
+    save_hf_dtype: Literal["bf16", "fp8"] = "bf16"
+    """Type of its weights; `fp8` is for the linear layers, the others stay bfloat16."""
+
+    save_hf_fp8_quant_mode: Literal["block", "channel", "tensor"] = "block"
+    """What has a scale of its own with `--save-hf-dtype fp8`."""
+
+    save_hf_fp8_block_size: tuple[int, int] = (128, 128)
+    """Rows and columns of a block."""
+
+    save_hf_post_hook_path: str | None = None
+    """`hook(args, hf_path, rollout_id, *, dtype, is_lora)`, plain or async, called after each."""
 
     ref_load: str | None = None
     """Weights of the reference model (Hugging Face or checkpoint directory). Default: `--hf-checkpoint`."""

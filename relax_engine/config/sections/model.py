@@ -13,6 +13,10 @@ class Model(Section):
     hf_checkpoint: str | None = None
     """Hugging Face directory: architecture (`config.json`), tokenizer and initial weights."""
 
+    model_preset: str | None = None
+    """A known model (`Qwen3-4B`): `--hf-checkpoint` must have its architecture, and flags that are not given are those
+    that fit it on devices of 80 GB; `relax doctor` lists the presets and what they need."""
+
     megatron_to_hf_mode: Literal["raw", "bridge"] = "raw"
     """Conversion of weights; accepted without effect, both values use the built-in one, tensor by tensor."""
 

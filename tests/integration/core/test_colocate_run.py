@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from relax_engine.checkpoint import export_checkpoint
+from relax_engine.checkpoint.manager import CheckpointManager, read_marker
 from relax_engine.config import RunConfig
 from relax_engine.core.result import RunResult
 from relax_engine.core.train import train
@@ -63,6 +65,16 @@ def seen() -> dict[str, list[Any]]:
     return {}
 
 
+def _hook(run_dir: Path) -> Path:
+    file = run_dir / "upload.py"
+    file.write_text(
+        "async def uploaded(args, hf_path, rollout_id, *, dtype, is_lora):\n"
+        "    with open(args.run_dir + '/uploads', 'a') as log:\n"
+        "        log.write(f'{rollout_id} {hf_path} {dtype} {is_lora}\\n')\n"
+    )
+    return file
+
+
 @pytest.fixture(scope="module")
 def result(ray_cluster: None, tiny: Any, run_dir: Path, seen: dict[str, list[Any]]) -> RunResult:
     """KL against the reference and several micro-batches, so that every column is made."""
@@ -70,6 +82,10 @@ def result(ray_cluster: None, tiny: Any, run_dir: Path, seen: dict[str, list[Any
         run_dir,
         save=str(run_dir / "ckpt"),
         save_interval=2,
+        async_save=True,
+        max_actor_ckpt_to_keep=1,
+        save_hf=str(run_dir / "hf/iter_{rollout_id}"),
+        save_hf_post_hook_path=f"{_hook(run_dir)}:uploaded",
         use_kl_loss=True,
         kl_loss_coef=0.01,
         max_tokens_per_gpu=256,
@@ -240,3 +256,18 @@ def test_an_explicit_start_takes_the_data_where_the_checkpoint_left_them(
     assert [record["step"] for record in read_metrics(tmp_path / "metrics.jsonl")] == [2]
     state = json.loads((tmp_path / "ckpt" / "iter_0000003" / "run_state.json").read_text())
     assert state["data_position"]["group_index"] == (STEPS + 1) * 4
+
+
+def test_checkpoints_are_saved_and_exported_beside_the_training(result: RunResult, run_dir: Path, tiny: Any) -> None:
+    manager = CheckpointManager(run_dir / "ckpt")
+    assert manager.complete_iterations() == [STEPS]
+    assert read_marker(manager.path(STEPS)).optimizer is True
+    saved = [step for step in range(STEPS) if step % 2 or step == STEPS - 1]
+    uploads = [line.split() for line in (run_dir / "uploads").read_text().splitlines()]
+    assert uploads == [[str(step), str(run_dir / f"hf/iter_{step}"), "bf16", "False"] for step in saved]
+    directory = run_dir / f"hf/iter_{STEPS - 1}"
+    again = export_checkpoint(
+        run_dir / "ckpt", run_dir / "again", origin_hf_dir=tiny.config(run_dir).flat.hf_checkpoint, dtype="bfloat16"
+    )
+    assert (directory / "model.safetensors").read_bytes() == (Path(again.path) / "model.safetensors").read_bytes()
+    assert not [path for path in (run_dir / "ckpt").iterdir() if path.name.endswith(".partial")]

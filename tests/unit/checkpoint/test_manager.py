@@ -34,7 +34,7 @@ def test_a_checkpoint_appears_whole_under_megatrons_names(tmp_path: Path):
         "latest_checkpointed_iteration.txt",
     ]
     marker = json.loads((manager.path(20) / "checkpoint.json").read_text())
-    assert marker == {"schema": 2, "iteration": 20, "files": {"sub/data.bin": 7}, "adapter": None}
+    assert marker == {"schema": 2, "iteration": 20, "files": {"sub/data.bin": 7}, "optimizer": None}
 
 
 def test_nothing_is_visible_before_commit_and_a_failed_block_leaves_nothing(tmp_path: Path):
@@ -139,13 +139,13 @@ def test_listing_checkpoints_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
 
 
-def test_a_checkpoint_of_the_first_schema_is_read_as_one_without_an_adapter(tmp_path: Path):
+def test_a_checkpoint_of_the_first_schema_is_read(tmp_path: Path):
     manager = CheckpointManager(tmp_path)
     path = save(manager, 3)
     files = json.loads((path / "checkpoint.json").read_text())["files"]
     (path / "checkpoint.json").write_text(json.dumps({"schema": 1, "iteration": 3, "files": files}))
     assert manager.latest() == (3, path)
-    assert read_marker(path) == Marker(3, files, adapter=None)
+    assert read_marker(path) == Marker(3, files, optimizer=None)
     assert resolve_checkpoint(path) == path
     (path / "checkpoint.json").write_text(json.dumps({"schema": 1, "iteration": 3, "files": {"gone": 1}}))
     assert manager.latest() is None

@@ -31,6 +31,22 @@ OPD: dict[str, Any] = {"use_opd": True, "opd_teacher_url": ["http://teacher:3000
 
 # rule, flags on top of a complete run, severity, part of the message
 CASES: list[tuple[str, dict[str, Any], str, str]] = [
+    (
+        "recovery_needs_whole_checkpoints",
+        {"async_save": True, "use_fault_tolerance": True},
+        "error",
+        "of the step before",
+    ),
+    ("exports_have_names_of_their_own", {"save_hf": "out/{step}"}, "error", "only {rollout_id} can be filled in"),
+    ("exports_have_names_of_their_own", {"save_hf": "out"}, "warning", "each export replaces the one before"),
+    ("exports_have_names_of_their_own", {"save_hf_dtype": "fp8"}, "error", "nothing is exported"),
+    ("exports_have_names_of_their_own", {"save_hf_fp8_block_size": (0, 128)}, "error", "a block has rows and columns"),
+    (
+        "model_is_the_preset",
+        {"model_preset": "Qwen3-4B", "tensor_model_parallel_size": 1, "sequence_parallel": False},
+        "error",
+        "hidden_size 64 instead of 2560",
+    ),
     ("one_mode", {**ASYNC, "colocate": True}, "error", "--colocate, --fully-async: these modes exclude each other"),
     ("one_mode", {"colocate": True, "hybrid": True}, "error", "--colocate, --hybrid: these modes exclude each other"),
     ("object_store_has_a_url", {"weight_sync_transport": "object_store"}, "error", "no place to keep the weights in"),

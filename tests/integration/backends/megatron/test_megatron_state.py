@@ -12,6 +12,7 @@ from torch.distributed.checkpoint import FileSystemReader
 from worlds import clone, make_batch, make_checkpoint, make_settings, single, step
 
 from relax_engine.backends.megatron.backend import MegatronBackend
+from relax_engine.backends.megatron.deferred_writes import DeferredWrites
 
 BATCH = make_batch([20, 9, 31, 14], [11, 4, 0, 13])
 SCHEDULE = {"lr_decay_style": "cosine", "lr_decay_iters": 8, "lr_warmup_iters": 2}
@@ -68,6 +69,59 @@ def test_a_model_that_has_taken_no_step_resumes(
     resumed.load(tmp_path / "iter", optimizer=True)
     assert (resumed.iteration, [step(resumed, BATCH) for _ in range(2)]) == (0, expected)
     resumed.close()
+
+
+def test_a_deferred_save_is_of_the_moment_it_was_asked_for(checkpoint: Path, tmp_path: Path) -> None:
+    backend = single(make_settings(checkpoint, dtype=torch.bfloat16, optimizer=SCHEDULE))
+    step(backend, BATCH)
+    backend.save(tmp_path / "direct", extra={"step": 1})
+    backend.save(tmp_path / "deferred", extra={"step": 1}, deferred=True)
+    step(backend, BATCH)  # changes every tensor in place
+    backend.finish_save(30)
+    backend.close()
+    for path in (tmp_path / "direct").iterdir():
+        assert (tmp_path / "deferred" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_a_deferred_save_that_cannot_be_written_says_so_at_its_end(checkpoint: Path, tmp_path: Path) -> None:
+    backend = single(make_settings(checkpoint))
+    writes = DeferredWrites()
+    with writes.files.create_stream(tmp_path / "gone/__0_0.distcp", "wb") as stream:
+        stream.write(b"x")
+    writes.start()
+    with pytest.raises(FileNotFoundError, match="gone"):
+        writes.finish(10)
+    backend.finish_save(1)  # nothing was deferred
+    backend.close()
+
+
+@pytest.mark.parametrize("distributed", [False, True], ids=["from-plain", "from-distributed"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_the_other_kind_of_optimizer_goes_on(
+    checkpoint: Path, tmp_path: Path, dtype: torch.dtype, distributed: bool
+) -> None:
+    """Main parameters have another name there, or are the model's own."""
+    backend = single(make_settings(checkpoint, dtype=dtype, optimizer={"use_distributed_optimizer": distributed}))
+    for _ in range(2):
+        step(backend, BATCH)
+    backend.save(tmp_path / "iter", extra={})
+    expected = [step(backend, BATCH)["loss"] for _ in range(3)]
+    backend.close()
+    settings = make_settings(checkpoint, dtype=dtype, optimizer={"use_distributed_optimizer": not distributed}, seed=5)
+    resumed = single(settings, load=False)
+    resumed.load(tmp_path / "iter", optimizer=True)
+    assert [step(resumed, BATCH)["loss"] for _ in range(3)] == pytest.approx(expected, rel=1e-6)
+    resumed.close()
+
+
+def test_a_float32_optimizer_does_not_go_on_in_bfloat16(checkpoint: Path, tmp_path: Path) -> None:
+    backend = single(make_settings(checkpoint))
+    backend.save(tmp_path / "iter", extra={})
+    backend.close()
+    other = single(make_settings(checkpoint, dtype=torch.bfloat16), load=False)
+    with pytest.raises(ValueError, match="float32 run, and this one is bfloat16"):
+        other.load(tmp_path / "iter", optimizer=True)
+    other.close()
 
 
 def test_weights_alone_restore_the_model_and_nothing_else(checkpoint: Path, tmp_path: Path) -> None:
