@@ -99,7 +99,7 @@ demo: $(STAMP)
 	@$(BIN)/python -m examples.tiny_math.demo $(ARGS)
 
 # Minutes, beside a peer in the same run. The studies (learning, overlap, soak) take longer and are run by name.
-BENCHMARKS ?= engine rewards stream step weight_sync
+BENCHMARKS ?= engine export rewards stream step train_step weight_sync
 bench: $(STAMP)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint requirements.lock --editable '.[bench]'
 	@set -e; for name in $(BENCHMARKS); do echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py $(ARGS); done
