@@ -10,14 +10,10 @@ import asyncio
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from relax_engine.access.token_file import read_token
+from relax_engine.cli.run_api import add_run_api, run_api
 from relax_engine.utils.logging import configure_logging
-
-if TYPE_CHECKING:
-    from relax_engine.elastic.autoscaler.rollout_api import RolloutApi
 
 _TIMEOUT_S = 10.0
 
@@ -39,28 +35,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="relax autoscaler", description="Watch or run the autoscaler.")
     commands = parser.add_subparsers(dest="command", required=True)
     status = commands.add_parser("status", help="show what the autoscaler of a run sees, decides and did")
-    status.add_argument("--url", default="http://127.0.0.1:8000/autoscaler", help="its API (default %(default)s)")
+    add_run_api(status)
     status.add_argument("--history", type=int, default=10, metavar="N", help="entries shown (default %(default)s)")
     status.add_argument("--json", action="store_true", help="print JSON")
     status.add_argument("--watch", type=float, metavar="SECONDS", help="show it again every so many seconds")
     run = commands.add_parser("run", help="scale a run that has no autoscaler of its own")
-    run.add_argument("--rollout-url", default="http://127.0.0.1:8000/rollout", help="its API (default %(default)s)")
+    add_run_api(run, "--rollout-url")
     run.add_argument("--config", metavar="FILE", help="YAML of thresholds and bounds, as for --autoscaler-config")
     run.add_argument("--recommend-only", action="store_true", help="log what would be done, and do nothing")
-    for command in (status, run):
-        command.add_argument("--run-dir", type=Path, metavar="DIR", help="directory of the run, where its token is")
-        command.add_argument("--token-file", type=Path, metavar="FILE", help="file with the token, instead")
-        command.add_argument("--ca-file", metavar="FILE", help="certificate that the API is checked with (HTTPS)")
     return parser
-
-
-def _api(options: argparse.Namespace, url: str, timeout_s: float) -> RolloutApi:
-    from relax_engine.access.listener import trusting
-    from relax_engine.elastic.autoscaler.rollout_api import RolloutApi
-
-    place = options.token_file or options.run_dir
-    token = None if place is None else read_token(place)
-    return RolloutApi(url, token, timeout_s=timeout_s, tls=trusting(options.ca_file))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -71,12 +54,13 @@ def _run(options: argparse.Namespace) -> int:
     config = read_autoscaler_config(options.config) if options.config else AutoscalerConfig()
     if options.recommend_only:
         config = config.model_copy(update={"recommend_only": True})
-    asyncio.run(Autoscaler(config, _api(options, options.rollout_url, config.request_timeout)).run())
+    api = run_api(options, "rollout", options.rollout_url, timeout_s=config.request_timeout)
+    asyncio.run(Autoscaler(config, api).run())
     return 0
 
 
 async def _status(options: argparse.Namespace) -> int:
-    api = _api(options, options.url, _TIMEOUT_S)
+    api = run_api(options, "autoscaler", options.url, timeout_s=_TIMEOUT_S)
     while True:
         status = await api.get("/status")
         conditions = await api.get("/conditions")

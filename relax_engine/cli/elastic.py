@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relax_engine.access.token_file import read_token
+from relax_engine.cli.run_api import add_run_api, run_api
 from relax_engine.errors import RelaxError
 from relax_engine.observe.events import EVENTS, read_events
 
@@ -24,6 +24,7 @@ _POLL_S = 0.5
 _ANSWER_S = 30.0
 _ENDED = ("ACTIVE", "PARTIAL", "FAILED", "CANCELLED", "COMPLETED", "NOOP")
 _FAILED = ("FAILED", "CANCELLED")
+_ROLES = ("rollout", "genrm")
 _COMMANDS = {
     "scale-out": "add engines",
     "scale-in": "remove engines",
@@ -66,12 +67,7 @@ def _events(options: argparse.Namespace) -> str:
 
 
 async def _ask(options: argparse.Namespace) -> Mapping[str, Any]:
-    from relax_engine.access.listener import trusting
-    from relax_engine.elastic.autoscaler.rollout_api import RolloutApi
-
-    place = options.token_file or options.run_dir
-    token = None if place is None else read_token(place)
-    api = RolloutApi(options.url, token, timeout_s=_ANSWER_S, tls=trusting(options.ca_file))
+    api = run_api(options, options.role, options.url, timeout_s=_ANSWER_S)
     if options.command == "engines":
         return await api.get("/engines")
     if options.command == "status":
@@ -126,10 +122,8 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="directory of the run")
             command.add_argument("--json", action="store_true", help="print JSON")
             continue
-        command.add_argument("--url", default="http://127.0.0.1:8000/rollout", help="its API (default %(default)s)")
-        command.add_argument("--run-dir", type=Path, metavar="DIR", help="directory of the run, where its token is")
-        command.add_argument("--token-file", type=Path, metavar="FILE", help="file with the token, instead")
-        command.add_argument("--ca-file", metavar="FILE", help="certificate that the API is checked with (HTTPS)")
+        add_run_api(command)
+        command.add_argument("--role", choices=_ROLES, default="rollout", help="role with the engines (%(default)s)")
         command.add_argument("--model-name", default="default", metavar="NAME", help="whose engines (%(default)s)")
         command.add_argument("--json", action="store_true", help="print JSON")
         if name in ("engines", "status"):

@@ -18,12 +18,14 @@ from typing import Any
 from ray import serve
 from ray.serve.context import _get_global_client
 
+from relax_engine.access.address_file import remove_address, write_address
 from relax_engine.access.listener import base_url, http_options
 from relax_engine.access.policy import installed
 from relax_engine.components.mode import forward_columns, rows_per_example
 from relax_engine.components.role import Phase, RoleContext
 from relax_engine.config import RunConfig
 from relax_engine.config.roles import devices_of, generates_ahead, required_roles, sharing_roles
+from relax_engine.core.address import api_address
 from relax_engine.core.autoscaling import autoscaler_targets
 from relax_engine.core.cluster import Cluster
 from relax_engine.core.deploy import delete, deploy
@@ -125,6 +127,7 @@ class Controller:
         targets = [service.target() for service in self.services.values()]
         with held_port(flat.api_host, flat.api_port) as port:
             await asyncio.to_thread(_start_serve, http_options(flat, port))
+            write_address(self.run_dir, api_address().base_url)
             targets += autoscaler_targets(flat)
             if flat.use_metrics_service:
                 targets.append(metrics_target(MetricsContext(str(self.run_dir), installed())))
@@ -342,6 +345,7 @@ class Controller:
             self._placement.release()
         if self._stream is not None:
             self._stream.close()
+        remove_address(self.run_dir)
 
 
 def _start_serve(options: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ _FLAG = re.compile(
 _PLAIN = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?|true|false|none|null|\(not|<.*", re.IGNORECASE)
 """Values that are no secrets, whatever their name."""
 
-_SCHEME_WORD = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/-]{6,}=*", re.IGNORECASE)
+_SCHEME_WORD = re.compile(r"\b(Bearer|Basic)\s+(?!token\b)[A-Za-z0-9._~+/-]{6,}=*", re.IGNORECASE)
 _SHAPES = re.compile(
     r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b"  # AWS access key ids
     r"|\bhf_[A-Za-z0-9]{16,}\b|\bapi_org_[A-Za-z0-9]{16,}\b"

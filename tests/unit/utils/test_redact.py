@@ -54,6 +54,7 @@ HARMLESS = [
     "config_digest 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     "api_key: None, --wandb-key (not set)",
     "write package.module:function or path/file.py:function",
+    "send args.sglang_api_key as the bearer token; a bearer token is needed",
 ]
 
 
