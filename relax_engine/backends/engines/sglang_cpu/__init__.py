@@ -26,6 +26,8 @@ def _declare_detection_operators() -> None:
     """
     import torch
 
+    if torch.version.cuda is not None:
+        return  # they load, and declare themselves
     library = torch.library.Library("torchvision", "FRAGMENT")
     for name in _DETECTION_OPERATORS:
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
