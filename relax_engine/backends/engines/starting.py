@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -91,7 +92,11 @@ class EngineStart:
         from relax_engine.backends.engines.stored_model import download_newest
 
         scratch = Path(tempfile.mkdtemp(prefix="relax-engine-weights-"))
-        version = download_newest(self.weight_store, self.model_path, scratch)
-        if version is None:
-            return launch_sglang(self.model_path, scratch=scratch, **common)
-        return launch_sglang(scratch, weight_version=version, scratch=scratch, **common)
+        try:
+            version = download_newest(self.weight_store, self.model_path, scratch)
+            if version is None:
+                return launch_sglang(self.model_path, scratch=scratch, **common)
+            return launch_sglang(scratch, weight_version=version, scratch=scratch, **common)
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
