@@ -81,6 +81,21 @@ async def test_abort_all(client: EngineClient) -> None:
     assert {(await task).finish_reason["type"] for task in tasks} == {"abort"}
 
 
+async def test_abort_of_requests_that_wait(client: EngineClient) -> None:
+    """More than run at once: the others are given up before they have begun."""
+    prompts = [PROMPT] * 100
+    task = asyncio.create_task(client.generate_batch(prompts, LONG, rids=[f"cut-{i}" for i in range(100)]))
+    await asyncio.sleep(0.3)
+    await client.abort()
+    outputs = await task
+    assert {output.finish_reason["type"] for output in outputs} == {"abort"}
+    begun_ones = [output for output in outputs if len(output.output_ids)]
+    assert 0 < len(begun_ones) <= 64
+    for output in outputs:
+        assert len(output.output_ids) == len(output.log_probs)
+        assert not len(output.output_ids) or output.weight_versions[-1].end == len(output.output_ids)
+
+
 async def test_pause_abort_holds_what_comes_later(client: EngineClient, old: Reference) -> None:
     task = await begun(client)
     await client.pause("abort")

@@ -51,7 +51,8 @@ class GenerateOutput:
 
     `output_ids` int32 `[n]`; `log_probs` float32 `[n]`, of the sampling distribution; `input_log_probs` float32
     of the prompt tokens from `logprob_start_len` on, without the first token of the sequence, which has none;
-    `input_top_ids` int32 and `input_top_log_probs` float32 `[same, k]` of the likeliest tokens in their place.
+    `input_top_ids` int32 and `input_top_log_probs` float32 `[same, k]` of the likeliest tokens in their place;
+    `prompt_tokens` 0 where it is not said: by SGLang, of a request that was aborted while it waited.
     """
 
     rid: str
@@ -88,7 +89,7 @@ class GenerateOutput:
             finish_reason=meta["finish_reason"],
             weight_version=str(meta["weight_version"]),
             weight_versions=tuple(VersionSpan(str(s["version"]), int(s["start"]), int(s["end"])) for s in spans),
-            prompt_tokens=int(meta["prompt_tokens"]),
+            prompt_tokens=int(meta.get("prompt_tokens") or 0),
             cached_tokens=int(meta.get("cached_tokens") or 0),
             num_retractions=int(meta.get("num_retractions") or 0),
             e2e_latency=float(meta.get("e2e_latency") or 0.0),
