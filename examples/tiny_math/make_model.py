@@ -31,8 +31,11 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_tokenizer() -> Any:
+def build_tokenizer(pieces: Sequence[str] = ()) -> Any:
     """The byte-level tokenizer (256 bytes and `SPECIAL_TOKENS`) with ChatML's template.
+
+    Args:
+        pieces: Texts that are one token each, beside the bytes.
 
     Returns:
         A `transformers.PreTrainedTokenizerFast`.
@@ -45,6 +48,7 @@ def build_tokenizer() -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL_TOKENS])
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in pieces])
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=END_OF_TURN,
@@ -81,12 +85,13 @@ def model_config(tokenizer: Any) -> Any:
     )
 
 
-def make_model(directory: str | Path, *, seed: int = 0) -> Path:
+def make_model(directory: str | Path, *, seed: int = 0, pieces: Sequence[str] = ()) -> Path:
     """Write the model directory, replacing one that is there; the same seed gives the same bytes.
 
     Args:
         directory: where `config.json`, `model.safetensors`, the tokenizer and `generation_config.json` go.
         seed: of the random initialisation.
+        pieces: Texts that are one token each.
     """
     import torch
     from transformers import GenerationConfig, Qwen3ForCausalLM
@@ -96,7 +101,7 @@ def make_model(directory: str | Path, *, seed: int = 0) -> Path:
     if directory.exists():
         shutil.rmtree(directory)
     directory.mkdir(parents=True)
-    tokenizer = build_tokenizer()
+    tokenizer = build_tokenizer(pieces)
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(model_config(tokenizer))
     model.generation_config = GenerationConfig(

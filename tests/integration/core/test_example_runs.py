@@ -1,0 +1,20 @@
+"""The examples learn: within their budget the reward rises, in both modes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from examples.recipes import MODES, run
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mode", list(MODES))
+def test_the_calculator_is_learnt(mode: str, ray_cluster: None, tmp_path: Path) -> None:
+    outcome = run("tool_calculator", mode, tmp_path)
+    curve = outcome["reward_curve"]
+    assert outcome["after"]["sampled"] > outcome["before"]["sampled"] + 0.1
+    assert sum(curve[-10:]) / 10 > sum(curve[:10]) / 10 + 0.1
+    assert outcome["logprob_max_abs_diff"] < 1e-3
