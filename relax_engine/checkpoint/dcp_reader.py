@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorStorageMetadata
 
 from relax_engine.checkpoint.errors import DamagedCheckpointError
-from relax_engine.checkpoint.files import Files, Place, files_at, read_bytes, window
+from relax_engine.checkpoint.files import Extent, Files, LocalFiles, Place, files_at, read_bytes, window
 from relax_engine.checkpoint.saved_tensor import SavedTensor, bytes_of, locate_tensor
 
 _METADATA = ".metadata"
@@ -116,26 +116,39 @@ class DcpReader:
         Yields:
             ``[n, *trailing]``.
         """
-        itemsize = self.dtype(key).itemsize
-        step = max(1, block_bytes // max(1, math.prod(trailing) * itemsize))
-        counts = [min(step, first + rows - at) for at in range(first, first + rows, step)]
+        row_bytes = math.prod(trailing) * self.dtype(key).itemsize
+        step = max(1, block_bytes // max(1, row_bytes))
+        place = self._run(key, above, first, rows, trailing)
+        for at in range(first, first + rows, step):
+            count = min(step, first + rows - at)
+            if place is None:
+                begin, size = (*above, at, *(0,) * len(trailing)), (*(1,) * len(above), count, *trailing)
+                yield self.read(key, begin, size)[(0,) * len(above)]
+            else:
+                name, offset = place[0], place[1] + (at - first) * row_bytes
+                with self._explained(key, name, offset):
+                    yield self._fill(name, offset, (count, *trailing), self.dtype(key))
+
+    def extent(self, key: str, above: tuple[int, ...], first: int, rows: int, trailing: Sequence[int]) -> Extent | None:
+        """Where rows (as of ``read_rows``) lie in a local file, one after another; None where they do not."""
+        place = self._run(key, above, first, rows, trailing) if isinstance(self._files, LocalFiles) else None
+        if place is None or not isinstance(self._files, LocalFiles):
+            return None
+        return self._files.extent(*place, rows * math.prod(trailing) * self.dtype(key).itemsize)
+
+    def _run(
+        self, key: str, above: tuple[int, ...], first: int, rows: int, trailing: Sequence[int]
+    ) -> tuple[str, int] | None:
+        """File and first byte of rows that one chunk holds one after another."""
         begin, size = (*above, first, *(0,) * len(trailing)), (*(1,) * len(above), rows, *trailing)
         for chunk in self._tensors[key].chunks:
             whole_rows = chunk.sizes[len(above) + 1 :] == size[len(above) + 1 :]
             if whole_rows and _overlap(chunk, begin, size) == _Box(begin, size):
                 name, base, saved = self._locate(key, chunk)
                 at = [b - o for b, o in zip(begin, chunk.offsets, strict=True)]
-                offset = base + saved.start + sum(map(operator.mul, at, saved.stride)) * itemsize
-                for count in counts if saved.is_row_major else ():
-                    with self._explained(key, name, offset):
-                        yield self._fill(name, offset, (count, *trailing), saved.dtype)
-                    offset += count * math.prod(trailing) * itemsize
-                if saved.is_row_major:
-                    return
-        for count in counts:
-            box = self.read(key, (*above, first, *begin[len(above) + 1 :]), (*size[: len(above)], count, *trailing))
-            yield box[(0,) * len(above)]
-            first += count
+                offset = base + saved.start + sum(map(operator.mul, at, saved.stride)) * saved.dtype.itemsize
+                return (name, offset) if saved.is_row_major else None
+        return None
 
     def _read_from(self, key: str, chunk: ChunkStorageMetadata, box: _Box) -> Tensor:
         """The part of one stored chunk that is ``box``."""

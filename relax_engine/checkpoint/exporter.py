@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from relax_engine.checkpoint.dcp_reader import DcpReader
 from relax_engine.checkpoint.dtypes import dtype_name, parse_dtype
 from relax_engine.checkpoint.errors import DamagedCheckpointError
 from relax_engine.checkpoint.families import model_spec
-from relax_engine.checkpoint.files import Place, is_url
+from relax_engine.checkpoint.files import Extent, Place, is_url
 from relax_engine.checkpoint.fp8 import DTYPE as FP8_DTYPE
 from relax_engine.checkpoint.fp8 import Fp8
 from relax_engine.checkpoint.hf_directory import copy_companions, shard_names, write_config, write_index
@@ -96,7 +97,7 @@ def export_checkpoint(
     kept = [planned for planned in plan if planned.name in weights.owner and planned.dtype is not FP8_DTYPE]
     written = dtype_name(max((p.dtype for p in kept), key=[p.dtype for p in kept].count))
     names = shard_names(len(shards))
-    stream = _stream(reader, weights, fp8)
+    stream = _stream(reader, weights, target, fp8)
     with writing(out_dir, mark=CONFIG, force=force) as output, byte_progress(f"export {out_dir}", total) as advance:
         for name, shard in zip(names, shards, strict=True):
             with output.file(name) as path:
@@ -134,34 +135,43 @@ def _plan(
             yield PlannedTensor(hf_name, shape, dtype)
 
 
-def _stream(reader: DcpReader, weights: WeightMap, fp8: Fp8 | None) -> Iterator[tuple[str, Iterable[Tensor]]]:
-    """All Hugging Face tensors in the plan's order, each in parts."""
-    for mapping in weights.parameters.values():
-        for hf_name, shape, parts in _parts(reader, weights, mapping):
-            if fp8 is not None and fp8.quantises(hf_name, shape):
-                quantised, scales = fp8.quantise(torch.cat(list(parts)))
-                yield hf_name, [quantised]
-                yield fp8.scale_name(hf_name), [scales]
-            else:
-                yield hf_name, parts
-
-
-def _parts(
-    reader: DcpReader, weights: WeightMap, mapping: ParameterMapping
-) -> Iterator[tuple[str, tuple[int, ...], Iterable[Tensor]]]:
-    """Name, shape and parts of each Hugging Face tensor of one parameter.
+def _stream(
+    reader: DcpReader, weights: WeightMap, target: torch.dtype | None, fp8: Fp8 | None
+) -> Iterator[tuple[str, Iterable[Tensor | Extent]]]:
+    """All Hugging Face tensors in the plan's order, each in parts.
 
     Where a tensor is a selection of the parameter's rows, as all are that come of fusing projections, only these are
     read, block by block; which they are is found by splitting the row numbers in the tensor's place.
     """
-    key, above, _ = locate(mapping.name, weights.spec)
-    numbers = torch.arange(mapping.shape[0]).view(-1, *(1,) * (len(mapping.shape) - 1))
-    for (hf_name, shape), (_, rows) in zip(
-        hf_shapes(weights, mapping), weights.split(mapping.name, numbers), strict=True
-    ):
-        runs = _runs(rows.flatten())
-        read = partial(reader.read_rows, key, above, trailing=mapping.shape[1:], block_bytes=BLOCK_BYTES)
-        yield hf_name, shape, itertools.chain.from_iterable(read(first, count) for first, count in runs)
+    for mapping in weights.parameters.values():
+        key, above, _ = locate(mapping.name, weights.spec)
+        numbers = torch.arange(mapping.shape[0]).view(-1, *(1,) * (len(mapping.shape) - 1))
+        as_stored = target in (None, reader.dtype(key)) and sys.platform == "linux"  # the kernel copies files
+        for (hf_name, shape), (_, rows) in zip(
+            hf_shapes(weights, mapping), weights.split(mapping.name, numbers), strict=True
+        ):
+            runs = _runs(rows.flatten())
+            if fp8 is not None and fp8.quantises(hf_name, shape):
+                parts = (part for run in runs for part in _blocks(reader, key, above, run, mapping.shape[1:]))
+                quantised, scales = fp8.quantise(torch.cat(list(parts)))
+                yield hf_name, [quantised]
+                yield fp8.scale_name(hf_name), [scales]
+            else:
+                read = partial(_extents if as_stored else _blocks, reader, key, above, trailing=mapping.shape[1:])
+                yield hf_name, itertools.chain.from_iterable(read(run) for run in runs)
+
+
+def _blocks(
+    reader: DcpReader, key: str, above: tuple[int, ...], run: tuple[int, int], trailing: Sequence[int]
+) -> Iterator[Tensor]:
+    return reader.read_rows(key, above, *run, trailing, BLOCK_BYTES)
+
+
+def _extents(
+    reader: DcpReader, key: str, above: tuple[int, ...], run: tuple[int, int], trailing: Sequence[int]
+) -> Iterable[Tensor | Extent]:
+    extent = reader.extent(key, above, *run, trailing)
+    return _blocks(reader, key, above, run, trailing) if extent is None else [extent]
 
 
 def _runs(rows: Tensor) -> list[tuple[int, int]]:

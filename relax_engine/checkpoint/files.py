@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from relax_engine.checkpoint.errors import DamagedCheckpointError
 from relax_engine.utils.object_store import open_filesystem
@@ -37,6 +37,14 @@ class Files(Protocol):
         """
 
 
+class Extent(NamedTuple):
+    """Bytes of an open local file, for the kernel to copy."""
+
+    descriptor: int
+    offset: int
+    nbytes: int
+
+
 class LocalFiles:
     """The files of a directory. Each stays open once it was read."""
 
@@ -50,13 +58,17 @@ class LocalFiles:
         paths = sorted(path for path in self._directory.rglob("*") if path.is_file())
         return {path.relative_to(self._directory).as_posix(): path.stat().st_size for path in paths}
 
+    def extent(self, name: str, offset: int, count: int) -> Extent:
+        """Part of a file."""
+        if name not in self._open:
+            self._open[name] = (self._directory / name).open("rb", buffering=0)
+        return Extent(self._open[name].fileno(), offset, count)
+
     def read_into(self, name: str, offset: int, target: memoryview) -> None:
         """Fill `target` from `offset` of a file."""
-        file = self._open.get(name)
-        if file is None:
-            file = self._open[name] = (self._directory / name).open("rb", buffering=0)
+        descriptor = self.extent(name, offset, len(target)).descriptor
         while len(target):
-            count = os.preadv(file.fileno(), [target], offset)
+            count = os.preadv(descriptor, [target], offset)
             if not count:
                 raise DamagedCheckpointError(f"{self.place}/{name} ends before byte {offset + len(target)}")
             target, offset = target[count:], offset + count

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from relax_engine.checkpoint.errors import DamagedCheckpointError
+from relax_engine.checkpoint.files import Extent
 from relax_engine.checkpoint.saved_tensor import bytes_of
 
 _TYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float8_e4m3fn: "F8_E4M3"}
@@ -54,13 +58,13 @@ def plan_shards(tensors: list[PlannedTensor], max_bytes: int) -> list[list[Plann
 def write_safetensors(
     path: Path,
     plan: list[PlannedTensor],
-    tensors: Iterator[tuple[str, Iterable[Tensor]]],
+    tensors: Iterator[tuple[str, Iterable[Tensor | Extent]]],
     advance: Callable[[int], None],
 ) -> None:
     """Write the next ``len(plan)`` tensors of the stream, which must come in the plan's order, converting types.
 
     Args:
-        tensors: name, and the tensor in parts along its first dimension.
+        tensors: name, and the tensor in parts along its first dimension; extents are of the planned type.
         advance: called with the number of bytes just written.
     """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
@@ -81,9 +85,29 @@ def write_safetensors(
             assert name == planned.name
             written = 0
             for part in parts:
-                data = bytes_of(part.to(planned.dtype).contiguous())
-                while data:
-                    count = file.write(data)
-                    written, data = written + count, data[count:]
+                for count in (
+                    _copied(file, part) if isinstance(part, Extent) else _written(file, part.to(planned.dtype))
+                ):
+                    written += count
                     advance(count)
             assert written == planned.nbytes, f"{name}: {written} bytes instead of {planned.nbytes}"
+
+
+def _written(file: FileIO, part: Tensor) -> Iterator[int]:
+    """Append a tensor; yields the number of bytes of each write."""
+    data = bytes_of(part.contiguous())
+    while data:
+        count = file.write(data)
+        data = data[count:]
+        yield count
+
+
+def _copied(file: FileIO, part: Extent) -> Iterator[int]:
+    """Append bytes of another file without bringing them into this process."""
+    offset, left = part.offset, part.nbytes
+    while left:
+        count = os.sendfile(file.fileno(), part.descriptor, offset, left)
+        if not count:
+            raise DamagedCheckpointError(f"a checkpoint file ends {left} bytes early, at byte {offset}")
+        offset, left = offset + count, left - count
+        yield count
