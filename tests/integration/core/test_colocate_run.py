@@ -83,7 +83,6 @@ def result(ray_cluster: None, tiny: Any, run_dir: Path, seen: dict[str, list[Any
         save=str(run_dir / "ckpt"),
         save_interval=2,
         async_save=True,
-        max_actor_ckpt_to_keep=1,
         save_hf=str(run_dir / "hf/iter_{rollout_id}"),
         save_hf_post_hook_path=f"{_hook(run_dir)}:uploaded",
         use_kl_loss=True,
@@ -260,7 +259,7 @@ def test_an_explicit_start_takes_the_data_where_the_checkpoint_left_them(
 
 def test_checkpoints_are_saved_and_exported_beside_the_training(result: RunResult, run_dir: Path, tiny: Any) -> None:
     manager = CheckpointManager(run_dir / "ckpt")
-    assert manager.complete_iterations() == [STEPS]
+    assert manager.complete_iterations() == [2, STEPS]
     assert read_marker(manager.path(STEPS)).optimizer is True
     saved = [step for step in range(STEPS) if step % 2 or step == STEPS - 1]
     uploads = [line.split() for line in (run_dir / "uploads").read_text().splitlines()]
