@@ -159,11 +159,10 @@ def test_twenty_steps_beside_the_trainer_while_a_server_dies(
     assert set(result.staleness_histogram) <= {0, 1, 2}
     assert sum(result.staleness_histogram.values()) == STEPS * SAMPLES
     # Responses were cut off for new weights, and continued with them.
-    totals = {
-        name: sum(record.get(f"rollout/groups/{name}", 0.0) for record in records) for name in ("cut_off", "continued")
-    }
-    FACTS["fully async: groups cut off and continued"] = f"{totals['cut_off']:.0f}, {totals['continued']:.0f}"
-    assert totals["cut_off"] > 0
-    assert totals["continued"] > 0
+    continued = sum(record.get("rollout/groups/continued", 0.0) for record in records)
+    FACTS["fully async: groups continued with new weights"] = f"{continued:.0f}"
+    assert continued > 0
+    # The dead server was missed, by a request or by a sync, and nobody else was.
+    assert sum(record["weight_sync/quarantined"] for record in records) <= 1
     assert max(record["weight_sync/logprob_max_abs_diff"] for record in records) < 1e-3
     assert servers(models[0]) == []
