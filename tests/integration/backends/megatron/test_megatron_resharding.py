@@ -24,15 +24,24 @@ class Layout(NamedTuple):
     distributed: bool
 
     def __str__(self) -> str:
-        tensor, sequence = self.parallel.tensor, "-sp" if self.parallel.sequence_parallel else ""
-        return f"tp{tensor}{sequence}-dp{self.size // tensor}{'-distributed' if self.distributed else ''}"
+        layout = self.parallel
+        sizes = f"tp{layout.tensor}-pp{layout.pipeline}-cp{layout.context}-dp{layout.data_parallel(self.size)}"
+        return f"{sizes}{'-sp' if layout.sequence_parallel else ''}{'-distributed' if self.distributed else ''}"
 
 
 LAYOUTS = [
-    Layout(tensor * data, ParallelLayout(tensor, sequence), distributed)
-    for tensor, sequence in [(1, False), (2, False), (2, True)]
+    Layout(parallel.model_parallel * data, parallel, distributed)
+    for parallel in (
+        ParallelLayout(),
+        ParallelLayout(2),
+        ParallelLayout(2, True),
+        ParallelLayout(pipeline=2),
+        ParallelLayout(context=2),
+        ParallelLayout(2, True, pipeline=2),
+    )
     for data in (1, 2)
     for distributed in (False, True)
+    if parallel.model_parallel * data <= 4
 ]
 PAIRS = random.Random(6).sample([(one, two) for one in LAYOUTS for two in LAYOUTS if one != two], 12)
 QUICK = [
