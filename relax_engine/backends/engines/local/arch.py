@@ -1,6 +1,6 @@
 """The model architecture, read from a Hugging Face `config.json`.
 
-What lives here: the numbers a dense decoder needs, their checks, and the rotary frequencies.
+What lives here: the numbers a decoder needs, their checks, and the rotary frequencies.
 What does not: tensors (`weights.py`) and the forward pass (`decoder.py`).
 """
 
@@ -17,13 +17,20 @@ import torch
 from torch import Tensor
 
 from relax_engine.backends.engines.local.errors import ModelError
+from relax_engine.checkpoint.families import ExpertSpec, UnsupportedModelError, model_spec
 
-SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+SUPPORTED_ARCHITECTURES = (
+    "LlamaForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen2MoeForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+)
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A dense decoder with grouped-query attention, RMSNorm, rotary embedding and a SwiGLU block."""
+    """A decoder with grouped-query attention, RMSNorm, rotary embedding and a SwiGLU block, or experts of such."""
 
     name: str
     vocab_size: int
@@ -41,6 +48,11 @@ class Architecture:
     context_length: int
     rope: Mapping[str, Any]
     eos_token_ids: tuple[int, ...]
+    experts: ExpertSpec | None = None
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether layer `layer` (from 0) is a mixture of experts."""
+        return self.experts is not None and layer not in self.experts.dense_layers
 
     @property
     def group_size(self) -> int:
@@ -57,8 +69,14 @@ class Architecture:
         """Multiply-adds (x2) of the weight matrices for one decoded token; attention and norms are not counted."""
         qkv = self.hidden_size * self.head_dim * (self.num_heads + 2 * self.num_kv_heads)
         out = self.hidden_size * self.head_dim * self.num_heads
-        mlp = 3 * self.hidden_size * self.intermediate_size
-        return 2 * (self.num_layers * (qkv + out + mlp) + self.hidden_size * self.vocab_size)
+        mlps = sum(3 * self.hidden_size * self._width(layer) for layer in range(self.num_layers))
+        return 2 * (self.num_layers * (qkv + out) + mlps + self.hidden_size * self.vocab_size)
+
+    def _width(self, layer: int) -> int:
+        """MLP columns that a token meets in a layer."""
+        if self.experts is None or not self.has_experts(layer):
+            return self.intermediate_size
+        return self.experts.top_k * self.experts.ffn_hidden_size + (self.experts.shared_ffn_hidden_size or 0)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -135,15 +153,23 @@ def parse_architecture(config: Mapping[str, Any], *, extra_eos: Any = None, sour
         intermediate_size=field("intermediate_size"),
         rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
         tied=bool(config.get("tie_word_embeddings", False)),
-        qk_norm=name == "Qwen3ForCausalLM",
-        qkv_bias=bias or name == "Qwen2ForCausalLM",
-        output_bias=bias and name != "Qwen2ForCausalLM",
+        qk_norm=name.startswith("Qwen3"),
+        qkv_bias=bias or (name.startswith("Qwen2") and bool(config.get("qkv_bias", True))),
+        output_bias=bias and not name.startswith("Qwen2"),
         context_length=field("max_position_embeddings"),
         rope=rope,
         eos_token_ids=tuple(sorted(_ids(config.get("eos_token_id")) | _ids(extra_eos))),
+        experts=_experts(config, source) if "Moe" in name else None,
     )
     inverse_frequencies(arch)
     return arch
+
+
+def _experts(config: Mapping[str, Any], source: str) -> ExpertSpec | None:
+    try:
+        return model_spec(config).experts
+    except UnsupportedModelError as error:
+        raise ModelError(f"{source}: {error}") from error
 
 
 def _ids(value: Any) -> set[int]:

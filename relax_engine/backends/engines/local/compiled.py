@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from relax_engine.backends.engines.local.decoder import Arena, Decoder
+from relax_engine.backends.engines.local.experts import Experts
 from relax_engine.backends.engines.local.kernels import add_and_normalise, attention_kernel, embed, gate
 from relax_engine.backends.engines.local.kv_cache import KVCache
 from relax_engine.backends.engines.local.request import Request
@@ -69,6 +70,10 @@ class CompiledLayers:
                 self._attended_array,
             )  # fmt: skip
             add_and_normalise(x, layer.out(self._attended).numpy(), h, epsilon)
-            gate(layer.gate_up(self._h).numpy(), self._activated_array)
-            add_and_normalise(x, layer.down(self._activated).numpy(), h, epsilon)
+            if isinstance(layer.mlp, Experts):
+                added = layer.mlp(self._h)
+            else:
+                gate(layer.mlp.gate_up(self._h).numpy(), self._activated_array)
+                added = layer.mlp.down(self._activated)
+            add_and_normalise(x, added.numpy(), h, epsilon)
         return weights.head(self._h)

@@ -1,4 +1,4 @@
-"""The forward pass of a dense decoder over preallocated buffers.
+"""The forward pass of a decoder over preallocated buffers.
 
 What lives here: `Workspace` (every intermediate of one pass, allocated once per row count) and `Decoder`
 (embedding, layers, head). Attention is a callback, since prefill and decoding read the cache differently.
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from relax_engine.backends.engines.local.arch import Architecture, inverse_frequencies
+from relax_engine.backends.engines.local.experts import Experts
 from relax_engine.backends.engines.local.weights import FusedWeights
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -114,10 +115,13 @@ class Decoder:
                 ws.qk_out.copy_(ws.rotated)
             x.add_(layer.out(attend(index, ws.q, ws.k, v)))
             self._rms(x, ws.norm, ws.scale, h)
-            gate, up = layer.gate_up(h).chunk(2, dim=-1)
+            if isinstance(layer.mlp, Experts):
+                x.add_(layer.mlp(h))
+                continue
+            gate, up = layer.mlp.gate_up(h).chunk(2, dim=-1)
             torch._C._nn.silu(gate, out=ws.activated)  # type: ignore[call-arg]
             ws.activated.mul_(up)
-            x.add_(layer.down(ws.activated))
+            x.add_(layer.mlp.down(ws.activated))
 
     def head(self, states: Tensor) -> Tensor:
         """Logits float32 `[rows, vocab]` of hidden `states` `[rows, hidden]`, in new memory."""

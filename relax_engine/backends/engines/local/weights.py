@@ -18,7 +18,11 @@ from torch import Tensor
 
 from relax_engine.backends.engines.local.arch import Architecture
 from relax_engine.backends.engines.local.errors import ModelError
+from relax_engine.backends.engines.local.experts import Expert, Experts
 from relax_engine.backends.engines.local.linear import Linear, make_linear
+
+SHARED = "mlp.shared_expert"
+"""The expert of a layer that every token sees, without the layer's prefix."""
 
 
 def expected_shapes(arch: Architecture) -> dict[str, tuple[int, ...]]:
@@ -38,15 +42,29 @@ def expected_shapes(arch: Architecture) -> dict[str, tuple[int, ...]]:
         if arch.qk_norm:
             shapes[f"{prefix}self_attn.q_norm.weight"] = (dim,)
             shapes[f"{prefix}self_attn.k_norm.weight"] = (dim,)
-        for part in ("gate", "up"):
-            shapes[f"{prefix}mlp.{part}_proj.weight"] = (arch.intermediate_size, hidden)
-        shapes[f"{prefix}mlp.down_proj.weight"] = (hidden, arch.intermediate_size)
+        for name, width in _mlps(arch, layer):
+            for part in ("gate", "up"):
+                shapes[f"{prefix}{name}.{part}_proj.weight"] = (width, hidden)
+            shapes[f"{prefix}{name}.down_proj.weight"] = (hidden, width)
+        if arch.experts is not None and arch.has_experts(layer):
+            shapes[f"{prefix}mlp.gate.weight"] = (arch.experts.count, hidden)
+            if arch.experts.shared_gate:
+                shapes[f"{prefix}{SHARED}_gate.weight"] = (1, hidden)
         shapes[f"{prefix}input_layernorm.weight"] = (hidden,)
         shapes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
     shapes["model.norm.weight"] = (hidden,)
     if not arch.tied:
         shapes["lm_head.weight"] = (arch.vocab_size, hidden)
     return shapes
+
+
+def _mlps(arch: Architecture, layer: int) -> list[tuple[str, int]]:
+    """Names, without the layer's prefix, and widths of the SwiGLU blocks of a layer."""
+    experts = arch.experts
+    if experts is None or not arch.has_experts(layer):
+        return [("mlp", arch.intermediate_size)]
+    routed = [(f"mlp.experts.{index}", experts.ffn_hidden_size) for index in range(experts.count)]
+    return routed + ([(SHARED, experts.shared_ffn_hidden_size)] if experts.shared_ffn_hidden_size is not None else [])
 
 
 def iterate_safetensors(directory: Path) -> Iterator[tuple[str, Tensor]]:
@@ -124,8 +142,7 @@ class LayerWeights:
     qkv: Linear
     qk_norm: Tensor | None
     out: Linear
-    gate_up: Linear
-    down: Linear
+    mlp: Expert | Experts
 
 
 @dataclass
@@ -161,6 +178,25 @@ def fuse(arch: Architecture, raw: Mapping[str, Tensor], *, dtype: torch.dtype, d
     def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
         return make_linear(weight.to(dtype), None if bias is None else bias.to(dtype))
 
+    def mlp_of(index: int) -> Expert | Experts:
+        prefix = f"model.layers.{index}."
+        norm = get(prefix + "post_attention_layernorm.weight")
+        blocks = {}
+        for name, _ in _mlps(arch, index):
+            gate_up = torch.cat([get(f"{prefix}{name}.{part}_proj.weight") for part in ("gate", "up")])
+            blocks[name] = Expert(linear(gate_up * norm), linear(get(f"{prefix}{name}.down_proj.weight")))
+        if arch.experts is None or not arch.has_experts(index):
+            return blocks["mlp"]
+        shared = blocks.pop(SHARED, None)
+        return Experts(
+            router=get(f"{prefix}mlp.gate.weight") * norm,
+            experts=list(blocks.values()),
+            top_k=arch.experts.top_k,
+            normalise=arch.experts.normalise,
+            shared=shared,
+            shared_gate=get(f"{prefix}{SHARED}_gate.weight") * norm if arch.experts.shared_gate else None,
+        )
+
     layers = []
     for index in range(arch.num_layers):
         prefix = f"model.layers.{index}."
@@ -177,14 +213,12 @@ def fuse(arch: Architecture, raw: Mapping[str, Tensor], *, dtype: torch.dtype, d
             q_norm = _interleave(get(attn + "q_norm.weight"), arch.head_dim) * scale
             k_norm = _interleave(get(attn + "k_norm.weight"), arch.head_dim)
             norm = torch.stack([q_norm] * arch.group_size + [k_norm])
-        gate_up = torch.cat([get(f"{prefix}mlp.{part}_proj.weight") for part in ("gate", "up")])
         layers.append(
             LayerWeights(
                 qkv=linear(qkv, bias),
                 qk_norm=norm,
                 out=linear(get(attn + "o_proj.weight"), get(attn + "o_proj.bias") if arch.output_bias else None),
-                gate_up=linear(gate_up * get(prefix + "post_attention_layernorm.weight")),
-                down=linear(get(prefix + "mlp.down_proj.weight")),
+                mlp=mlp_of(index),
             )
         )
     embedding = get("model.embed_tokens.weight")

@@ -1,5 +1,6 @@
 """The engine's numbers against a fresh Hugging Face forward pass."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +16,15 @@ from relax_engine.backends.engines.types import EngineRefusedError
 TEMPERATURES = (0.5, 1.0, 1.3)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("kind", ["qwen3", "qwen2", "llama"])
+@pytest.mark.parametrize(
+    ("kind", "tied"),
+    [
+        *itertools.product(["qwen3", "qwen2", "llama"], [True, False]),
+        ("qwen3moe", True),
+        ("qwen3moe", False),
+        ("qwen2moe", False),
+    ],
+)
 async def test_log_probs_and_greedy_equal_hugging_face(model_of: Callable[..., Path], kind: str, tied: bool) -> None:
     directory = model_of(kind, tied)
     reference = Reference(directory)

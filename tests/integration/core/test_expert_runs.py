@@ -1,0 +1,75 @@
+"""A mixture of experts in whole runs: engine, trainer and weight transfer mean the same model."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relax_engine.core.train import train
+from relax_engine.observe.metrics import read_metrics
+
+STEPS = 3
+
+
+@pytest.fixture(scope="module")
+def experts(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with four experts in every layer."""
+    import torch
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    directory: Path = tmp_path_factory.mktemp("experts") / "model"
+    shutil.copytree(tiny.model, directory, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
+    sizes = {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "norm_topk_prob": True,
+        "num_hidden_layers": 2,
+    }
+    dense = Qwen3MoeConfig.from_pretrained(tiny.model).to_dict()
+    kept = {name: dense[name] for name in ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads")}
+    kept |= {name: dense[name] for name in ("head_dim", "max_position_embeddings", "eos_token_id", "pad_token_id")}
+    torch.manual_seed(0)
+    Qwen3MoeForCausalLM(Qwen3MoeConfig(**kept, **sizes, tie_word_embeddings=True)).save_pretrained(directory)
+    return directory
+
+
+def _check(result: Any, run_dir: Path) -> None:
+    assert result.steps == STEPS
+    records = read_metrics(run_dir / "metrics.jsonl")
+    for record in records:
+        # The engine sampled with the weights that the trainer has: its log-probs are the trainer's.
+        assert record["train/grad_norm"] > 0
+        assert abs(record["mismatch/kl"]) < 1e-4
+
+
+def test_colocate_over_expert_parallel_ranks(ray_cluster: None, tiny: Any, experts: Path, tmp_path: Path) -> None:
+    config = tiny.config(
+        tmp_path,
+        hf_checkpoint=str(experts),
+        colocate=True,
+        resource={"actor": [1, 2], "rollout": [1, 1]},
+        expert_model_parallel_size=2,
+        moe_aux_loss_coeff=0.01,
+        use_tis=True,
+        num_rollout=STEPS,
+    )
+    _check(train(config), tmp_path)
+
+
+@pytest.mark.long
+def test_fully_async_over_pipeline_ranks(ray_cluster: None, tiny: Any, experts: Path, tmp_path: Path) -> None:
+    config = tiny.config(
+        tmp_path,
+        hf_checkpoint=str(experts),
+        fully_async=True,
+        max_staleness=0,
+        resource={"actor": [1, 2], "rollout": [1, 1], "actor_fwd": [1, 2], "advantages": [1, 0]},
+        pipeline_model_parallel_size=2,
+        use_tis=True,
+        num_rollout=STEPS,
+    )
+    _check(train(config), tmp_path)
