@@ -12,7 +12,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export TOKENIZERS_PARALLELISM ?= false
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install lock lint test test-long test-net test-s3 test-browser chaos demo bench docs sbom clean
+.PHONY: install lock lint test test-long test-net test-s3 test-browser parity chaos demo bench docs sbom clean
 
 install: $(STAMP)
 	@:
@@ -58,6 +58,10 @@ test-browser: $(STAMP)
 
 # Faults injected into real processes for long, one run a part, each added to the results. One part alone, and no kill
 # after five minutes: RELAX_CHAOS_SECONDS=300 make chaos ARGS='-k "[engine]"'.
+# All families under all layouts against transformers, up to 8 ranks: ten minutes, and docs/parity.md.
+parity: $(STAMP)
+	@$(BIN)/python -m pytest -m long tests/integration/backends/megatron/test_parity_matrix.py $(ARGS)
+
 chaos: $(STAMP)
 	@RELAX_CHAOS_RESULTS=benchmarks/results/chaos.json $(BIN)/python -m pytest -m chaos $(ARGS)
 

@@ -205,6 +205,14 @@ def _read_without_attention_bias(name: str, config: HfConfig) -> ModelSpec:
     return _read_dense(name, config)
 
 
+def _read_mistral(name: str, config: HfConfig) -> ModelSpec:
+    if config.get("sliding_window"):
+        raise UnsupportedModelError(
+            f"{name}: sliding-window attention is not supported (sliding_window: {config['sliding_window']})"
+        )
+    return _read_without_attention_bias(name, config)
+
+
 def _read_qwen2(name: str, config: HfConfig) -> ModelSpec:
     return dataclasses.replace(_read_dense(name, config), qkv_bias=True)
 
@@ -246,6 +254,7 @@ def _read_qwen2_moe(name: str, config: HfConfig) -> ModelSpec:
 
 _READERS: dict[str, Callable[[str, HfConfig], ModelSpec]] = {
     "Llama": _read_without_attention_bias,
+    "Mistral": _read_mistral,
     "Qwen2": _read_qwen2,
     "Qwen2Moe": _read_qwen2_moe,
     "Qwen3": _read_qwen3,

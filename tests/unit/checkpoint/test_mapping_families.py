@@ -57,7 +57,7 @@ def test_every_family_reads_what_transformers_writes(family: str) -> None:
 
     name, _, task = family.partition("For")
     config = getattr(transformers, f"{name}Config")(
-        num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2
+        num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, sliding_window=None
     ).to_dict()
     spec = model_spec({**config, "architectures": [family]})
     assert spec.qk_norm == name.startswith("Qwen3")
@@ -126,6 +126,6 @@ def test_a_missing_key_is_named() -> None:
 
 @pytest.mark.parametrize(("names", "shown"), [(["GPT2LMHeadModel"], "'GPT2LMHeadModel'"), (None, "none")])
 def test_an_unknown_architecture_is_named_with_the_supported_ones(names: list[str] | None, shown: str) -> None:
-    supported = "LlamaForCausalLM, LlamaForSequenceClassification, Qwen2ForCausalLM"
+    supported = "LlamaForCausalLM, LlamaForSequenceClassification, MistralForCausalLM"
     with pytest.raises(UnknownArchitectureError, match=f"{shown}.*{supported}"):
         model_spec({**LLAMA_1B, "architectures": names})

@@ -21,6 +21,7 @@ from relax_engine.checkpoint.families import ExpertSpec, UnsupportedModelError, 
 
 SUPPORTED_ARCHITECTURES = (
     "LlamaForCausalLM",
+    "MistralForCausalLM",
     "Qwen2ForCausalLM",
     "Qwen2MoeForCausalLM",
     "Qwen3ForCausalLM",
@@ -129,6 +130,8 @@ def parse_architecture(config: Mapping[str, Any], *, extra_eos: Any = None, sour
         raise ModelError(f"{source}: hidden_act {config['hidden_act']!r} is not supported, only 'silu'")
     if config.get("use_sliding_window") or "sliding_attention" in (config.get("layer_types") or ()):
         raise ModelError(f"{source}: sliding-window attention is not supported; set use_sliding_window to false")
+    if name == "MistralForCausalLM" and config.get("sliding_window"):
+        raise ModelError(f"{source}: sliding-window attention is not supported; sliding_window must be null")
     if config.get("mlp_bias"):
         raise ModelError(f"{source}: mlp_bias is not supported")
     heads, hidden = field("num_attention_heads"), field("hidden_size")

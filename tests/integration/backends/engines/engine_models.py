@@ -28,6 +28,8 @@ def make_model(directory: Path, kind: str, *, tied: bool, seed: int = 0) -> Path
         model = hf.Qwen3ForCausalLM(hf.Qwen3Config(head_dim=24, **common))
     elif kind == "qwen2":
         model = hf.Qwen2ForCausalLM(hf.Qwen2Config(**common))
+    elif kind == "mistral":
+        model = hf.MistralForCausalLM(hf.MistralConfig(head_dim=24, sliding_window=None, **common))
     elif kind == "qwen3moe":
         sizes = dict(num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, mlp_only_layers=[1])
         model = hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(head_dim=24, norm_topk_prob=tied, **sizes, **common))

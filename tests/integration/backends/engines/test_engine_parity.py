@@ -23,6 +23,7 @@ TEMPERATURES = (0.5, 1.0, 1.3)
         ("qwen3moe", True),
         ("qwen3moe", False),
         ("qwen2moe", False),
+        ("mistral", False),
     ],
 )
 async def test_log_probs_and_greedy_equal_hugging_face(model_of: Callable[..., Path], kind: str, tied: bool) -> None:

@@ -43,7 +43,7 @@ def test_defaults_and_derived_sizes() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, "'GPT2LMHeadModel' is not one of LlamaForCausalLM, Qwen2"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "'GPT2LMHeadModel' is not one of LlamaForCausalLM, Mistral"),
         ({"architectures": None}, "architecture None is not one of"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"use_sliding_window": True}, "sliding-window attention is not supported"),
