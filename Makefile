@@ -56,12 +56,12 @@ test-browser: $(STAMP)
 	@command -v chromium >/dev/null || { echo "chromium is needed: apt-get install chromium" >&2; exit 1; }
 	@$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 
-# Faults injected into real processes for long, one run a part, each added to the results. One part alone, and no kill
-# after five minutes: RELAX_CHAOS_SECONDS=300 make chaos ARGS='-k "[engine]"'.
 # All families under all layouts against transformers, up to 8 ranks: ten minutes, and docs/parity.md.
 parity: $(STAMP)
 	@$(BIN)/python -m pytest -m long tests/integration/backends/megatron/test_parity_matrix.py $(ARGS)
 
+# Faults injected into real processes for long, one run a part, each added to the results. One part alone, and no kill
+# after five minutes: RELAX_CHAOS_SECONDS=300 make chaos ARGS='-k "[engine]"'.
 chaos: $(STAMP)
 	@RELAX_CHAOS_RESULTS=benchmarks/results/chaos.json $(BIN)/python -m pytest -m chaos $(ARGS)
 
