@@ -43,7 +43,7 @@ def _check(result: Any, run_dir: Path) -> None:
     for record in records:
         # The engine sampled with the weights that the trainer has: its log-probs are the trainer's.
         assert record["train/grad_norm"] > 0
-        assert abs(record["mismatch/kl"]) < 1e-4
+        assert abs(record["train/mismatch_kl"]) < 1e-4
 
 
 def test_colocate_over_expert_parallel_ranks(ray_cluster: None, tiny: Any, experts: Path, tmp_path: Path) -> None:

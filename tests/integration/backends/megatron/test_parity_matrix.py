@@ -173,6 +173,7 @@ def measure(directory: Path, family: str, layout: str) -> str:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_all_cells(tmp_path: Path) -> None:
     lines = [HEADER, "| layout | " + " | ".join(FAMILIES) + " |", "|---" * (len(FAMILIES) + 1) + "|"]
     for layout in LAYOUTS:
