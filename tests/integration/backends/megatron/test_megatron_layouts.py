@@ -85,6 +85,13 @@ def test_a_layout_that_the_model_does_not_divide_over_is_refused(tmp_path: Path)
     assert all("2 layers do not divide over 3 pipeline ranks" in answer for answer in answers)
 
 
+def test_experts_cut_twice_are_refused_where_ranks_cannot_exchange_unequal_tensors(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path, **MODELS["experts"])
+    settings = make_settings(checkpoint, ParallelLayout(2, True, expert=2))
+    with pytest.raises(ValueError, match=r"2 expert-parallel and 2 expert-tensor-parallel ranks .* gloo does not"):
+        MegatronBackend(settings, rank=0, world_size=4, init_method="")
+
+
 def _refused(rank: int, size: int, init: str, settings: BackendSettings) -> str:
     with pytest.raises(ValueError, match="cannot be spread over") as caught:
         MegatronBackend(settings, rank=rank, world_size=size, init_method=init)

@@ -60,7 +60,7 @@ LAYOUTS: dict[str, tuple[int, ParallelLayout]] = {
     "PP 2, CP 2": (4, ParallelLayout(pipeline=2, context=2)),
     "CP 2, EP 2, DP 2": (4, ParallelLayout(context=2, expert=2)),
     "TP 2, SP, PP 2, CP 2": (8, ParallelLayout(2, True, pipeline=2, context=2)),
-    "TP 2, SP, PP 2, EP 2": (8, ParallelLayout(2, True, pipeline=2, expert=2)),
+    "TP 2, SP, PP 2, EP 2, expert TP 1": (8, ParallelLayout(2, True, pipeline=2, expert=2, expert_tensor=1)),
 }
 DOCUMENT = Path(__file__).parents[4] / "docs" / "parity.md"
 HEADER = """# Parity
