@@ -137,4 +137,6 @@ def _given(overrides: TrainingOverrides) -> dict[str, Any]:
 def _read(file: FlyteFile) -> RunConfig:
     from relax_engine.config import RunConfig
 
-    return RunConfig.from_yaml(os.fspath(file))
+    given = RunConfig.from_yaml(os.fspath(file))
+    # The record of a run has derived values too; they follow what is changed here.
+    return RunConfig.from_flat(**given.changed(), custom=given.custom)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from examples.tiny_math import demo
+from relax_engine.config import RunConfig
 from relax_engine.errors import ConfigError
 from tasks.configs import evaluation_config, supervised_config, training_config
 from tasks.types import SupervisedOptions, TrainingOverrides
@@ -76,3 +77,11 @@ def test_a_wrong_key_in_the_file_is_refused(tmp_path: Path) -> None:
     path.write_text("rollout_batchsize: 3\n")
     with pytest.raises(ConfigError, match="did you mean --rollout-batch-size"):
         training_config(path, TrainingOverrides(), **PLACES, checkpoint=Path("/c"), work=tmp_path, seed=0)
+
+
+def test_what_the_record_of_a_run_derived_follows_the_pipeline(tmp_path: Path) -> None:
+    path = tmp_path / "record.yaml"
+    path.write_text(RunConfig.from_yaml(CONFIG).replace(dump_details="elsewhere", custom={"max_turns": 3}).to_yaml())
+    config = training_config(path, TrainingOverrides(), **PLACES, checkpoint=Path("/c"), work=tmp_path, seed=0)
+    assert config.flat.save_debug_rollout_data == str(tmp_path / "run/details/rollout_data/{rollout_id}.jsonl")
+    assert config.custom == {"max_turns": 3}
