@@ -77,7 +77,7 @@ class Sample:
     train_metadata: dict[str, Any] | None = None
     session_id: str | None = None
     non_generation_time: float = 0.0
-    timings: dict[str, float] = field(default_factory=dict)
+    timings: dict[str, float] = field(default_factory=dict, compare=False)
     """When sampling `started`, and when the sample was `generated` and `scored`, in seconds since the epoch."""
 
     @property

@@ -24,7 +24,7 @@ _OPEN_SCHEMES = _words(
 )
 """Schemes whose URLs hold credentials in known places only. Any other, as Apprise's, may hold them anywhere."""
 
-_URL = re.compile(r"""\b([a-z][a-z0-9+.-]*)://([^\s"'<>]+)""", re.IGNORECASE)
+_URL = re.compile(r"""(?<![a-z0-9+.-])([a-z0-9+.-]+)://([^\s"'<>]+)""", re.IGNORECASE)
 _USERINFO = re.compile(r"^[^/?#]*@")
 _WEBHOOK = re.compile(
     r"(hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/|api\.telegram\.org/(?:file/)?bot"
@@ -44,15 +44,14 @@ _TOKEN_WORDS = _words(
 )
 """Words before `token` that make it one of a language model's."""
 
-_QUOTED = r"(?(quote)[^\n]{1,512}?(?=(?P=quote)|$)|"  # up to the quote that closes it, if one opened it
-_ASSIGNED = re.compile(
-    r"""(?P<name>\b[A-Za-z][\w.-]*)(?P<between>["']?\s*(?:=|:(?!//))\s*(?P<quote>["'])?)"""
-    rf"""(?P<value>{_QUOTED}[^\s"',;&}})\]]+))""",
-    re.MULTILINE,
-)
-_FLAG = re.compile(
-    rf"""(?P<name>--[a-z][\w-]*)(?P<between>\s+(?P<quote>["'])?)(?P<value>{_QUOTED}(?!--)[^\s"']+))""", re.MULTILINE
-)
+_ASSIGNED = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]+)["']?\s*(?:=|:(?!//))\s*(?P<quote>["'])?""")
+_ASSIGNED_VALUE = re.compile(r"""[^\s"',;&})\]]+""")
+_FLAG = re.compile(r"""(?<![\w-])(?P<name>--[a-z][\w-]*)\s+(?P<quote>["'])?""")
+_FLAG_VALUE = re.compile(r"""(?!--)[^\s"']+""")
+_QUOTED_VALUE = {
+    quote: re.compile(rf"[^\n]{{1,512}}?(?={quote}|$)", re.MULTILINE)  # up to the quote that closes it
+    for quote in ("'", '"')
+}
 _PLAIN = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?|true|false|none|null|\(not|<.*", re.IGNORECASE)
 """Values that are no secrets, whatever their name."""
 
@@ -88,8 +87,7 @@ def redact(text: str) -> str:
     text = _URL.sub(_redact_url, text)
     text = _SCHEME_WORD.sub(rf"\1 {HIDDEN}", text)
     text = _SHAPES.sub(HIDDEN, text)
-    text = _FLAG.sub(_redact_named, text)
-    return _ASSIGNED.sub(_redact_named, text)
+    return _hide_named(_ASSIGNED, _ASSIGNED_VALUE, _hide_named(_FLAG, _FLAG_VALUE, text))
 
 
 def redact_value(value: Any, name: str = "") -> Any:
@@ -105,7 +103,7 @@ def redact_value(value: Any, name: str = "") -> Any:
 
 def _redact_url(match: re.Match[str]) -> str:
     scheme, rest = match[1], match[2]
-    if scheme.lower() not in _OPEN_SCHEMES:
+    if scheme.lower().lstrip("0123456789+.-") not in _OPEN_SCHEMES:
         return f"{scheme}://{HIDDEN}"
     rest = _USERINFO.sub(f"{HIDDEN}@", rest)
     rest = _WEBHOOK.sub(rf"\1{HIDDEN}", rest)
@@ -118,7 +116,15 @@ def _redact_parameter(match: re.Match[str]) -> str:
     return f"{match[1]}{name}={HIDDEN}" if secret and match[3] else match[0]
 
 
-def _redact_named(match: re.Match[str]) -> str:
-    if not is_secret_name(match["name"]) or _PLAIN.fullmatch(match["value"]):
-        return match[0]
-    return f"{match['name']}{match['between']}{HIDDEN}"
+def _hide_named(pattern: re.Pattern[str], value_pattern: re.Pattern[str], text: str) -> str:
+    """Hide the values of secret names; `pattern` ends where the value begins, which is quoted or `value_pattern`'s."""
+    parts, kept, at = [], 0, 0
+    while match := pattern.search(text, at):
+        at = match.end()
+        if not is_secret_name(match["name"]):
+            continue
+        value = _QUOTED_VALUE.get(match["quote"], value_pattern).match(text, at)
+        if value and not _PLAIN.fullmatch(value[0]):
+            parts += [text[kept:at], HIDDEN]
+            kept = at = value.end()
+    return "".join(parts) + text[kept:]

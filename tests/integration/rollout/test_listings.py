@@ -192,7 +192,7 @@ async def test_the_reward(tmp_path: Path, judge_url: str) -> None:
         Sample(index=1, prompt="3 + 4?", response="<answer>8</answer>", label="7"),
     ]
     settings = RewardSettings(custom_rm_path=f"{path}:reward", reward_key="score")
-    with RewardExecutor(settings, FlatView({"genrm_url": judge_url})) as executor:
+    with RewardExecutor(settings, FlatView({"genrm_url": judge_url, "genrm_model_path": None})) as executor:
         await executor.score(samples)
     yes = {"score": 1.0, "acc": 1.0, "format": 1.0, "judge_response": "Judgement: Yes"}
     assert samples[0].reward == pytest.approx(yes)
