@@ -102,7 +102,7 @@ test-sglang: sglang-cpu
 demo: $(STAMP)
 	@$(BIN)/python -m examples.tiny_math.demo $(ARGS)
 
-# Minutes, beside a peer in the same run. The studies (learning, overlap, soak) take longer and are run by name.
+# Minutes, beside a peer in the same run. The studies (learning, overlap, scaling, soak) take longer and are run by name.
 BENCHMARKS ?= engine export rewards stream step train_step weight_sync
 bench: $(STAMP)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint requirements.lock --editable '.[bench]'

@@ -5,17 +5,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import ray
+from pydantic import SecretStr
 
+from relax_engine.backends.engines.starting import EngineStart
 from relax_engine.components.engine_host import EngineHost
 
 
 def main() -> None:
     address, model = sys.argv[1:]
     ray.init(address=address, log_to_driver=False)
-    host = ray.remote(EngineHost).options(num_cpus=1).remote({"model_path": model, "timeout_s": 120.0})
+    start = EngineStart("local", model, timeout_s=120.0, api_key=SecretStr(os.environ["RELAX_ENGINE_API_KEY"]))
+    host = ray.remote(EngineHost).options(num_cpus=1).remote(start)
     url, _, _ = ray.get(host.facts.remote(), timeout=180)
     print(url, flush=True)
     sys.stdin.read()
