@@ -56,7 +56,7 @@ test-browser: $(STAMP)
 	@command -v chromium >/dev/null || { echo "chromium is needed: apt-get install chromium" >&2; exit 1; }
 	@$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 
-# All families under all layouts against transformers, up to 8 ranks: ten minutes, and docs/parity.md.
+# All families under all layouts against transformers, up to 8 ranks: a few minutes, and docs/parity.md.
 parity: $(STAMP)
 	@$(BIN)/python -m pytest -m long tests/integration/backends/megatron/test_parity_matrix.py $(ARGS)
 
