@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import TemplateError
+
 from relax_engine.backends.engines.types import EngineRefusedError, GenerateOutput
 from relax_engine.rollout.agents.forest import Node, SessionForest
 from relax_engine.rollout.agents.messages import Answer, RequestError, TurnRequest, history_keys
@@ -145,7 +147,7 @@ class Session:
                     new, tools=tools, tokenize=False, add_generation_prompt=True, **options
                 )
             )
-        except Exception as error:
+        except (TemplateError, TypeError, ValueError) as error:
             raise RequestError(f"the chat template refuses the messages: {error}") from error
         tokens: list[int] = settings.tokenizer.encode(text, add_special_tokens=False, verbose=False)
         return tokens
