@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import HOSTILE, PER_STEP, STEPS, TOKEN, Watched, keep_screenshot, record
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 pytestmark = pytest.mark.browser
 
@@ -100,6 +100,35 @@ def test_lineage_leads_to_the_dataset(watched: Watched) -> None:
     keep_screenshot(page, "lineage")
 
 
+@pytest.mark.parametrize(
+    ("left", "asks", "wanted", "heading"),
+    [
+        ("", "definitions", "config", "Configuration"),
+        ("rollouts", "fields", "", "Overview"),
+        ("lineage", "artifacts", "", "Overview"),
+        ("config", "config", "rollouts", "Samples"),
+    ],
+)
+def test_a_page_left_before_its_answer_is_not_shown(
+    watched: Watched, left: str, asks: str, wanted: str, heading: str
+) -> None:
+    page = watched.page
+    base = page.url.partition("#")[0]
+    page.goto(f"{base}#/{wanted}")
+    expect(page.get_by_role("heading", level=1)).to_have_text([heading])
+    held: list[Route] = []
+    page.route(f"**/api/{asks}?*", lambda route: held.append(route))
+    with page.expect_request(f"**/api/{asks}?*"):
+        page.goto(f"{base}#/{left}")
+    page.goto(f"{base}#/{wanted}")
+    expect(page.get_by_role("heading", level=1)).to_have_text([heading])
+    for route in held:
+        route.continue_()
+    page.wait_for_load_state("networkidle")
+    expect(page.get_by_role("heading", level=1)).to_have_text([heading])
+    expect(page).to_have_title(re.compile(f"^{heading}"))
+
+
 def test_two_runs_beside_each_other(watched: Watched) -> None:
     page = watched.page
     page.get_by_role("link", name="Configuration").click()
@@ -114,12 +143,12 @@ def test_a_phone_shows_all_without_scrolling_sideways(browser: Browser, address:
     page = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
     page.goto(f"{address}#token={TOKEN}")
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
-    for path in ("", "rollouts", "lineage", "config"):
+    headings = {"rollouts": "Samples", "lineage": "Lineage", "config": "Configuration", "": "Overview"}
+    for path, heading in headings.items():
         page.goto(f"{address}#/{path}")
+        expect(page.get_by_role("heading", name=heading, exact=True)).to_be_visible()
         page.wait_for_load_state("networkidle")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
-    page.goto(f"{address}#/")
-    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     keep_screenshot(page, "dashboard-phone")
     page.close()
 

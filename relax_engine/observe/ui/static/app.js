@@ -16,6 +16,7 @@ const statusLine = document.getElementById("status");
 const themeButton = document.getElementById("theme");
 let runs = [];
 let page = {};
+let shown = 0; // pages asked for so far: what an earlier one still has under way is not shown any more
 let live = false;
 
 const context = {
@@ -40,11 +41,17 @@ async function show() {
   const [, draw] = PAGES[path] ?? PAGES[""];
   document.getElementById("nav").replaceChildren(...Object.entries(PAGES).filter(([, [title]]) => title).map(([name, [title]]) =>
     el("a", { href: `#/${name}`, "aria-current": name === path ? "page" : null }, title)));
+  const mine = ++shown;
+  const root = el("div");
+  page = {};
+  main.replaceChildren(root);
   try {
-    page = await draw(main, context, new URLSearchParams(query ?? ""));
+    const drawn = await draw(root, context, new URLSearchParams(query ?? ""));
+    if (mine !== shown) return;
+    page = drawn;
     document.title = `${main.querySelector("h1")?.textContent ?? "relax"} – ${choice.value}`;
   } catch (error) {
-    fail(error);
+    if (mine === shown) fail(error);
   }
 }
 
