@@ -155,10 +155,6 @@ class StreamClient(StreamCalls):
         """Samples that a filter removed before they were put; `groups` frees their admission slots."""
         self._ask("record", "filtered", samples, list(groups), uuid.uuid4().hex, deadline_s=deadline_s)
 
-    def record_dropped_stale(self, samples: int, groups: Sequence[int] = (), *, deadline_s: float = CALL_S) -> None:
-        """Samples given up for their age before they were put; `groups` frees their admission slots."""
-        self._ask("record", "dropped_stale", samples, list(groups), uuid.uuid4().hex, deadline_s=deadline_s)
-
     # -- consumers ---------------------------------------------------------------------------
 
     def take(
@@ -187,23 +183,6 @@ class StreamClient(StreamCalls):
         args = (task, partition, seq, tuple(columns), max_rows, min_rows, whole_groups, commit)
         return self._wait("take", *args, 1, deadline_s=deadline_s)[0]
 
-    async def atake(
-        self,
-        task: str,
-        partition: str,
-        seq: int,
-        columns: Sequence[str],
-        max_rows: int | None,
-        *,
-        min_rows: int | None = None,
-        whole_groups: bool = True,
-        commit: int | None = None,
-        deadline_s: float = WAIT_S,
-    ) -> Delivery:
-        """`take` for asyncio callers."""
-        args = (task, partition, seq, tuple(columns), max_rows, min_rows, whole_groups, commit)
-        return (await self._await("take", *args, 1, deadline_s=deadline_s))[0]
-
     def fetch(
         self, delivery: Delivery, columns: Sequence[str] | None = None, *, deadline_s: float = WAIT_S
     ) -> ColumnBatch:
@@ -217,12 +196,6 @@ class StreamClient(StreamCalls):
                 f"seq {delivery.seq} of {delivery.task!r} in {delivery.partition!r} is the end, without rows"
             )
         return assemble(delivery, self._blocks.read(delivery, deadline_s), columns)
-
-    async def afetch(
-        self, delivery: Delivery, columns: Sequence[str] | None = None, *, deadline_s: float = WAIT_S
-    ) -> ColumnBatch:
-        """`fetch` in a thread, since blocks on other nodes take time."""
-        return await asyncio.to_thread(self.fetch, delivery, columns, deadline_s=deadline_s)
 
     def deliveries(
         self,
@@ -291,19 +264,6 @@ class StreamClient(StreamCalls):
             lambda held, stored: self._controller.put_columns.remote(held, partition, spans, stored, item, task, seq),
             time.monotonic() + deadline_s,
         )
-
-    async def aput_columns(
-        self,
-        partition: str,
-        rows: Delivery | range | Spans | Sequence[int] | np.ndarray,
-        batch: ColumnBatch,
-        *,
-        task: str | None = None,
-        seq: int = -1,
-        deadline_s: float = WAIT_S,
-    ) -> None:
-        """`put_columns` in a thread."""
-        await asyncio.to_thread(self.put_columns, partition, rows, batch, task=task, seq=seq, deadline_s=deadline_s)
 
     # -- ends --------------------------------------------------------------------------------
 

@@ -83,10 +83,10 @@ def test_puts_keep_their_order_and_share_messages(new_stream):
 
 async def test_concurrent_async_puts_and_takes(new_stream):
     client = new_stream()
-    take = asyncio.create_task(client.atake("t", "train_0", 0, COLUMNS, 64, deadline_s=60))
+    take = asyncio.create_task(asyncio.to_thread(client.take, "t", "train_0", 0, COLUMNS, 64, deadline_s=60))
     ranges = await asyncio.gather(*(client.aput("train_0", rows_batch(8 * i, 8)) for i in range(8)))
     assert sorted(rows.start for rows in ranges) == list(range(0, 64, 8))
-    batch = await client.afetch(await take)
+    batch = client.fetch(await take)
     assert sorted(check_rows(batch)) == list(range(64))
 
 

@@ -66,11 +66,6 @@ class Request:
         """Output tokens still allowed, counted from `output_ids`."""
         return self.params.max_new_tokens - len(self.output_ids)
 
-    @property
-    def full_length(self) -> int:
-        """Tokens of prompt and longest possible response."""
-        return len(self.prompt) + self.params.max_new_tokens
-
     def extend_span(self, version: str, end: int) -> None:
         """Attribute the outputs since the last span to `version`."""
         begin = self.spans[-1].end if self.spans else 0
