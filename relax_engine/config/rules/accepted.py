@@ -21,11 +21,6 @@ HARMLESS: dict[str, str] = {
 }
 """Flags whose result is the same without them: one note."""
 
-MISSING: dict[str, str] = {
-    "use_clearml": "metrics go to metrics.jsonl in --run-dir",
-}
-"""Conveniences that are not there: one warning."""
-
 REFUSED: dict[str, str] = {
     "rollout_num_gpus_per_engine": "an engine runs on one device; use 1",
 }
@@ -39,15 +34,6 @@ def accepted_without_effect(config: RunConfig, report: Reporter) -> Findings:
     if given:
         reasons = "; ".join(dict.fromkeys(HARMLESS[name] for name in given))
         yield report.note(" ".join(given), f"accepted, and without effect here: {reasons}")
-
-
-@rule
-def convenience_is_missing(config: RunConfig, report: Reporter) -> Findings:
-    """Name the missing conveniences in one warning."""
-    given = _changed(config, MISSING)
-    if given:
-        reasons = "; ".join(dict.fromkeys(MISSING[name] for name in given))
-        yield report.warning(" ".join(given), f"accepted, but not offered: {reasons}", "leave them out")
 
 
 @rule

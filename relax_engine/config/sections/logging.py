@@ -51,7 +51,7 @@ class Logging(Section):
     """Log to MLflow: the server at $MLFLOW_TRACKING_URI, else files in `mlruns` in `--run-dir`."""
 
     use_clearml: bool = False
-    """Send metrics to ClearML."""
+    """Log to ClearML: online where its credentials are configured, else a session in `clearml` in `--run-dir`."""
 
     use_metrics_service: bool = False
     """Serve the run's metrics at `/metrics` while it runs, and take metrics of one's own there."""

@@ -436,7 +436,6 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     ("hooks_exist", {"custom_generate_function_path": "json.nothing.generate"}, "error", "no module json.nothing"),
     ("accepted_without_effect", {"attention_backend": "flash"}, "note", "--attention-backend flash: accepted"),
-    ("convenience_is_missing", {"use_clearml": True}, "warning", "metrics go to metrics.jsonl"),
     ("would_change_the_run", {"rollout_num_gpus_per_engine": 2}, "error", "an engine runs on one device"),
     (
         "sglang_takes_plain_buckets",

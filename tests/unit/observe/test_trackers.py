@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import struct
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import psutil
+import pyarrow.parquet as pq
 import pytest
 
 from relax_engine.config import RunConfig
 from relax_engine.errors import ConfigError
 from relax_engine.lineage import ArtifactStore
 from relax_engine.observe.forward import LogFollower, forwarding
-from relax_engine.observe.metrics import MetricsLog, read_metrics
+from relax_engine.observe.metrics import MetricsLog
+from relax_engine.observe.series import RunMetrics
 from relax_engine.observe.trackers import open_trackers
 from relax_engine.observe.trackers.mlflow import mlflow_client
 from relax_engine.observe.trackers.mlflow_registry import register
 from relax_engine.observe.trackers.tracker import require
+
+Series = dict[str, dict[int, float]]
+"""For each metric its value by step."""
 
 BLOCK, HEADER = 32768, 7  # of the LevelDB log format, in which Weights & Biases keeps an offline run
 
@@ -30,8 +39,8 @@ def config(**flags: Any) -> RunConfig:
     return RunConfig.from_flat(hf_checkpoint="m", prompt_data=["p"], experiment_name="tried", **flags)
 
 
-def a_run(directory: Path) -> list[dict[str, Any]]:
-    """Three steps, of which the last two are done again; what the log holds in the end."""
+def a_run(directory: Path) -> Series:
+    """Three steps, of which the last two are done again; what the Parquet log holds in the end."""
     log = MetricsLog(directory / "metrics.jsonl")
     for step in range(3):
         log.write(step, {"train/loss": 1.0 / (step + 1), "rollout/raw_reward": 0.25 * step})
@@ -40,7 +49,16 @@ def a_run(directory: Path) -> list[dict[str, Any]]:
     for step in range(1, 4):
         log.write(step, {"train/loss": 2.0 / (step + 1), "rollout/raw_reward": 0.125 * step})
     MetricsLog(directory / "eval.jsonl").write(0, {"version": 0, "dataset": "held", "eval/held": 0.5})
-    return read_metrics(directory / "metrics.jsonl")
+    RunMetrics(directory).write_parquet(directory / "metrics.parquet")
+    logged: Series = {}
+    for row in pq.read_table(directory / "metrics.parquet").to_pylist():
+        logged.setdefault(row["metric"], {})[row["step"]] = row["value"]
+    assert logged == {
+        "train/loss": {step: 1.0 if step == 0 else 2.0 / (step + 1) for step in range(4)},
+        "rollout/raw_reward": {step: 0.125 * step for step in range(4)},
+        "eval/held": {0: 0.5},
+    }
+    return logged
 
 
 def test_tensorboard_shows_what_the_log_holds(tmp_path: Path) -> None:
@@ -50,11 +68,10 @@ def test_tensorboard_shows_what_the_log_holds(tmp_path: Path) -> None:
         expected = a_run(tmp_path)
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    assert set(events.Tags()["scalars"]) == {"train/loss", "rollout/raw_reward", "eval/held"}
-    for name in ("train/loss", "rollout/raw_reward"):
-        found = [(event.step, event.value) for event in events.Scalars(name)]
-        assert found == [(record["step"], pytest.approx(record[name])) for record in expected]
-    assert [(event.step, event.value) for event in events.Scalars("eval/held")] == [(0, 0.5)]
+    found = {name: {e.step: e.value for e in events.Scalars(name)} for name in events.Tags()["scalars"]}
+    assert found == {  # TensorBoard keeps single precision
+        name: {step: float(np.float32(value)) for step, value in series.items()} for name, series in expected.items()
+    }
 
 
 def test_mlflow_holds_what_the_log_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,10 +82,9 @@ def test_mlflow_holds_what_the_log_holds(tmp_path: Path, monkeypatch: pytest.Mon
     (run,) = client.search_runs([client.get_experiment_by_name("letters").experiment_id])
     assert (run.info.status, run.info.run_name) == ("FINISHED", "tried")
     assert run.data.params["model.hf_checkpoint"] == "m"
-    history = client.get_metric_history(run.info.run_id, "train/loss")
-    valid = {metric.step: metric.value for metric in history}  # the later one is valid
-    assert valid == {record["step"]: record["train/loss"] for record in expected}
-    assert run.data.metrics["eval/held"] == 0.5
+    histories = {name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
+    # The later value of a step is valid.
+    assert {name: {m.step: m.value for m in history} for name, history in histories.items()} == expected
 
 
 def test_a_model_is_registered_once_with_its_aliases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,9 +121,54 @@ def test_an_offline_run_of_wandb_holds_what_the_log_holds(tmp_path: Path, monkey
         if record.WhichOneof("record_type") == "run":
             runs.append((record.run.project, record.run.display_name))
     assert runs[0] == ("letters", "tried")
-    assert rows[0]["eval/held"] == 0.5
-    for record in expected:
-        assert {name: rows[record["step"]][name] for name in record} == record
+    found: Series = {}
+    for step, row in rows.items():
+        for name in expected.keys() & row.keys():
+            found.setdefault(name, {})[step] = row[name]
+    assert found == expected
+
+
+def test_an_offline_session_of_clearml_holds_what_the_log_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clearml.backend_interface.metrics.interface import Metrics
+
+    monkeypatch.delenv("CLEARML_API_ACCESS_KEY", raising=False)
+    monkeypatch.delenv("CLEARML_OFFLINE_MODE", raising=False)
+    monkeypatch.setenv("CLEARML_CONFIG_FILE", str(tmp_path / "none.conf"))
+    monkeypatch.setenv("CLEARML_CACHE_DIR", "")  # so that it is put back
+    flags = {"notify_urls": ["slack://a/b/c"], "tb_project_name": "letters"}
+    children = set(psutil.Process().children())
+    with forwarding(open_trackers(config(use_clearml=True, **flags), tmp_path), tmp_path):
+        assert set(psutil.Process().children()) <= children  # nothing was forked
+        expected = a_run(tmp_path)
+    (archive,) = (tmp_path / "clearml" / "offline").glob("*.zip")
+    shutil.unpack_archive(archive, tmp_path / "session")
+    task = json.loads((tmp_path / "session" / "task.json").read_text())
+    assert (task["project_name"], task["name"]) == ("letters", "tried")
+    assert task["hyperparams"]["model"]["hf_checkpoint"]["value"] == "m"
+    assert "slack://" not in json.dumps(task)
+    assert "diff --git" not in task["script"]["diff"]
+    server = Server()
+    # What `Task.import_offline_session` sends to a server.
+    assert Metrics.report_offline_session(
+        SimpleNamespace(id="restored"), tmp_path / "session", 0, "s3://x", None, server
+    )
+    found: Series = {}
+    for event in server.events:  # the later value of a step is valid
+        assert event["task"] == "restored"
+        found.setdefault(f"{event['metric']}/{event['variant']}", {})[event["iter"]] = event["value"]
+    assert found == expected
+
+
+class Server:
+    """Takes what ClearML's session of a server would send."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+
+    def send(self, batch: Any) -> None:
+        self.events += batch.requests
 
 
 def wandb_records(data: bytes) -> list[Any]:
