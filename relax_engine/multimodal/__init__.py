@@ -1,0 +1,1 @@
+"""Images, videos and audio of the models that read them: what engine and trainer must agree on."""
