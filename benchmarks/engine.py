@@ -138,15 +138,15 @@ def measure(args: argparse.Namespace, model_path: Path) -> dict[str, Any]:
 
     arch = load_architecture(model_path)
     rng = np.random.default_rng(0)
-    prompts = rng.integers(3, arch.vocab_size, size=(GROUPS, args.prompt_tokens)).tolist()
+    prompts = rng.integers(3, arch.spec.vocab_size, size=(GROUPS, args.prompt_tokens)).tolist()
     rows = GROUPS * SAMPLES
     layer = [
-        (rows, arch.hidden_size, (arch.num_heads + 2 * arch.num_kv_heads) * arch.head_dim),
-        (rows, arch.num_heads * arch.head_dim, arch.hidden_size),
-        (rows, arch.hidden_size, 2 * arch.intermediate_size),
-        (rows, arch.intermediate_size, arch.hidden_size),
+        (rows, arch.spec.hidden_size, (arch.spec.num_attention_heads + 2 * arch.num_kv_heads) * arch.head_dim),
+        (rows, arch.spec.num_attention_heads * arch.head_dim, arch.spec.hidden_size),
+        (rows, arch.spec.hidden_size, 2 * arch.spec.ffn_hidden_size),
+        (rows, arch.spec.ffn_hidden_size, arch.spec.hidden_size),
     ]
-    shapes = layer * arch.num_layers + [(rows, arch.hidden_size, arch.vocab_size)]
+    shapes = layer * arch.spec.num_layers + [(rows, arch.spec.hidden_size, arch.spec.vocab_size)]
     peer = TransformersRunner(model_path, prompts, args.new_tokens)
     samples: list[dict[str, float]] = []
     launched = time.perf_counter()
@@ -178,7 +178,9 @@ def measure(args: argparse.Namespace, model_path: Path) -> dict[str, Any]:
             "groups": GROUPS, "samples_per_group": SAMPLES, "prompt_tokens": args.prompt_tokens,
             "new_tokens": args.new_tokens, "requests_per_repetition": args.requests,
         },
-        "model": {"architecture": arch.name, "flops_per_token": arch.flops_per_token, "vocab_size": arch.vocab_size},
+        "model": {
+            "architecture": arch.name, "flops_per_token": arch.flops_per_token, "vocab_size": arch.spec.vocab_size,
+        },
         "machine": {"processor": platform.processor() or platform.machine(), "python": platform.python_version()},
         "launch_seconds": launch_seconds,
         "median": {key: statistics.median(sample[key] for sample in samples) for key in samples[0]},

@@ -4,7 +4,8 @@ The layers of one kind are stacked: ``decoder.layers.7.mlp.linear_fc2.weight`` i
 ``decoder.layers.mlp.linear_fc2.weight`` with shape ``[layers, ...]``, and the experts of a layer so below it. Where
 layers differ (some have experts, some an MLP) each is stored by itself, and only experts are stacked. The norms before
 attention and MLP are filed under the linear layer they feed (megatron-core 0.16, ``sharded_state_dict_keys_map`` of its
-layer specification), so that fused and plain layers share checkpoints. Linear layers carry an empty extra state.
+layer specification), so that fused and plain layers share checkpoints; those of layers with latent attention are
+stored under their own names. Linear layers carry an empty extra state.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from relax_engine.checkpoint.families import ModelSpec
 from relax_engine.checkpoint.mapping import WeightMap
+from relax_engine.checkpoint.model_spec import ModelSpec
 
 _LAYERS = "decoder.layers."
 _RENAMED = {
@@ -21,7 +22,7 @@ _RENAMED = {
     "pre_mlp_layernorm.": "mlp.linear_fc1.layer_norm_",
 }
 _EXPERT = re.compile(r"^(mlp\.experts\.)local_experts\.(\d+)(\..*)$")
-_WITH_EXTRA_STATE = re.compile(r"\.linear_(qkv|proj|fc1|fc2)\.weight$")
+_WITH_EXTRA_STATE = re.compile(r"\.linear_(qkv|proj|fc1|fc2|q_proj|q_up_proj|kv_up_proj)\.weight$")
 
 
 class Location(NamedTuple):
@@ -38,7 +39,7 @@ def locate(parameter: str, spec: ModelSpec) -> Location:
         return Location(parameter)
     index, _, rest = parameter.removeprefix(_LAYERS).partition(".")
     for ours, stored in _RENAMED.items():
-        if rest.startswith(ours):
+        if spec.latent is None and rest.startswith(ours):
             rest = stored + rest.removeprefix(ours)
     alike = spec.experts is None or not spec.experts.dense_layers
     key, rows, sizes = (

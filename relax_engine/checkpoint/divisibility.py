@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from relax_engine.checkpoint.families import ModelSpec
+from relax_engine.checkpoint.model_spec import ModelSpec
 from relax_engine.config.layout import ParallelLayout
 
 

@@ -1,4 +1,4 @@
-"""Errors of checkpoint directories, import and export."""
+"""Errors of checkpoint directories, import and export, and of the models inside."""
 
 
 class CheckpointError(RuntimeError):
@@ -19,3 +19,7 @@ class DamagedCheckpointError(CheckpointError):
 
 class OutputExistsError(CheckpointError, FileExistsError):
     """The output directory already holds something."""
+
+
+class UnsupportedModelError(ValueError):
+    """The family is known, but this configuration of it is not supported."""

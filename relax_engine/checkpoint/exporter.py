@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from relax_engine.checkpoint.carried import Carried
 from relax_engine.checkpoint.dcp_layout import locate
 from relax_engine.checkpoint.dcp_reader import DcpReader
 from relax_engine.checkpoint.dtypes import dtype_name, parse_dtype
@@ -65,7 +66,8 @@ def export_checkpoint(
     with `fp8` three times the largest weight. Local disk for a remote output: one file of weights.
 
     Args:
-        origin_hf_dir: the model the run began with; gives config, tokenizer, chat template.
+        origin_hf_dir: the model the run began with; gives config, tokenizer, chat template, and the layers for the
+            prediction of further tokens as they are, where it has such: training leaves them out.
         dtype: float32, bfloat16 or float16; None keeps the stored types.
         fp8: quantise the weights of linear layers so; `dtype` is then of the others.
         max_shard_bytes: data bytes of one safetensors file.
@@ -92,12 +94,15 @@ def export_checkpoint(
     plan = [
         planned for mapping in weights.parameters.values() for planned in _plan(reader, weights, mapping, target, fp8)
     ]
+    carried = Carried(origin_hf_dir, weights)
+    plan += carried.plan(target)
     shards = plan_shards(plan, max_shard_bytes)
     total = sum(planned.nbytes for planned in plan)
-    kept = [planned for planned in plan if planned.name in weights.owner and planned.dtype is not FP8_DTYPE]
+    unscaled = weights.owner.keys() | set(carried.names)
+    kept = [planned for planned in plan if planned.name in unscaled and planned.dtype is not FP8_DTYPE]
     written = dtype_name(max((p.dtype for p in kept), key=[p.dtype for p in kept].count))
     names = shard_names(len(shards))
-    stream = _stream(reader, weights, target, fp8)
+    stream = itertools.chain(_stream(reader, weights, target, fp8), carried.stream())
     with writing(out_dir, mark=CONFIG, force=force) as output, byte_progress(f"export {out_dir}", total) as advance:
         for name, shard in zip(names, shards, strict=True):
             with output.file(name) as path:
@@ -126,7 +131,7 @@ def _plan(
             f"{reader.place}: {key} has shape {stored}, the origin's config.json asks for {expected}; "
             "give the Hugging Face directory that the run began with"
         )
-    dtype = target or reader.dtype(key)
+    dtype = reader.dtype(key) if target is None or mapping.wide else target
     for hf_name, shape in hf_shapes(weights, mapping):
         if fp8 is not None and fp8.quantises(hf_name, shape):
             yield PlannedTensor(hf_name, shape, FP8_DTYPE)
@@ -146,7 +151,8 @@ def _stream(
     for mapping in weights.parameters.values():
         key, above, _ = locate(mapping.name, weights.spec)
         numbers = torch.arange(mapping.shape[0]).view(-1, *(1,) * (len(mapping.shape) - 1))
-        as_stored = target in (None, reader.dtype(key)) and sys.platform == "linux"  # the kernel copies files
+        same = mapping.wide or target in (None, reader.dtype(key))
+        as_stored = same and sys.platform == "linux"  # the kernel copies files
         for (hf_name, shape), (_, rows) in zip(
             hf_shapes(weights, mapping), weights.split(mapping.name, numbers), strict=True
         ):

@@ -1,92 +1,24 @@
 """Model families: what a Hugging Face `config.json` says about the architecture.
 
-What lives here: `ModelSpec`, the architecture facts that the training backend and the weight
-mapping need, and one reader per family. What does not: parameter names and layouts
-(`relax_engine.checkpoint.mapping`), Megatron classes (`relax_engine.backends.megatron`).
+What lives here: one reader per family. What does not: what they read (`relax_engine.checkpoint.model_spec`), parameter
+names and layouts (`relax_engine.checkpoint.mapping`), Megatron classes (`relax_engine.backends.megatron`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+from relax_engine.checkpoint.errors import UnsupportedModelError
+from relax_engine.checkpoint.model_spec import ExpertSpec, LatentSpec, ModelSpec
+from relax_engine.checkpoint.rope import mscale, read_rope, rope_parameters
 
 HfConfig = Mapping[str, Any]
 
 
 class UnknownArchitectureError(ValueError):
     """The checkpoint's architecture has no family here."""
-
-
-class UnsupportedModelError(ValueError):
-    """The family is known, but this configuration of it is not supported."""
-
-
-@dataclass(frozen=True, slots=True)
-class RopeSpec:
-    """Rotary position embedding.
-
-    `theta` is the base period. `scaling_factor` None means plain RoPE; otherwise frequencies are
-    rescaled as Llama 3.1 does (`rope_type: llama3`), with the remaining fields in that formula.
-    """
-
-    theta: float
-    scaling_factor: float | None = None
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position_embeddings: int = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertSpec:
-    """The mixture of experts that stands in the place of a layer's MLP.
-
-    Each token goes to `top_k` of `count` experts of width `ffn_hidden_size`, by the softmax of the router's logits.
-    `normalise` rescales the chosen probabilities to sum to 1. Shared experts see every token: one MLP of width
-    `shared_ffn_hidden_size` (None: there is none), times a sigmoid gate of the token where `shared_gate`.
-    `dense_layers` are layers that have a plain MLP instead.
-    """
-
-    count: int
-    top_k: int
-    ffn_hidden_size: int
-    normalise: bool
-    shared_ffn_hidden_size: int | None = None
-    shared_gate: bool = False
-    dense_layers: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """A decoder-only transformer: RMSNorm, rotary attention with grouped KV heads, SwiGLU, or experts of SwiGLU.
-
-    Sizes are element counts. `dtype` is the checkpoint's name for it (`float32`, `bfloat16`, ...).
-    `num_labels` is the width of a score layer that stands in the place of the vocabulary projection; None
-    for a language model.
-    """
-
-    architecture: str
-    num_layers: int
-    hidden_size: int
-    ffn_hidden_size: int
-    num_attention_heads: int
-    num_query_groups: int
-    head_dim: int
-    vocab_size: int
-    max_position_embeddings: int
-    rms_norm_eps: float
-    rope: RopeSpec
-    tie_word_embeddings: bool
-    qk_norm: bool = False
-    qkv_bias: bool = False
-    dtype: str = "float32"
-    num_labels: int | None = None
-    experts: ExpertSpec | None = None
-
-    def has_experts(self, layer: int) -> bool:
-        """Whether layer `layer` (from 0) is a mixture of experts."""
-        return self.experts is not None and layer not in self.experts.dense_layers
 
 
 def model_spec(hf_config: HfConfig) -> ModelSpec:
@@ -145,64 +77,68 @@ def value_spec(spec: ModelSpec) -> ModelSpec:
     return dataclasses.replace(spec, num_labels=1)
 
 
-def _read_rope(name: str, config: HfConfig) -> RopeSpec:
-    """RoPE from either spelling: `rope_theta` + `rope_scaling`, or transformers 5's `rope_parameters`."""
-    parameters: dict[str, Any] = dict(config.get("rope_scaling") or {})
-    parameters.update(config.get("rope_parameters") or {})
-    theta = float(parameters.get("rope_theta") or config.get("rope_theta") or 10000.0)
-    kind = parameters.get("rope_type", parameters.get("type", "default"))
-    if float(parameters.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0) != 1.0:
-        raise UnsupportedModelError(f"{name}: partial rotary embeddings are not supported (partial_rotary_factor != 1)")
-    if kind == "default":
-        return RopeSpec(theta)
-    if kind == "llama3":
-        return RopeSpec(
-            theta,
-            scaling_factor=float(parameters["factor"]),
-            low_freq_factor=float(parameters["low_freq_factor"]),
-            high_freq_factor=float(parameters["high_freq_factor"]),
-            original_max_position_embeddings=int(parameters["original_max_position_embeddings"]),
-        )
-    raise UnsupportedModelError(
-        f"{name}: RoPE scaling of type {kind!r} is not supported (supported: 'default', 'llama3'); "
-        "remove rope_scaling from config.json to train within the unscaled context"
-    )
+_UNSUPPORTED = {
+    "mlp_bias": "biases in the MLP",
+    "use_sliding_window": "sliding-window attention",
+    "attn_logit_softcapping": "soft caps on attention scores",
+    "final_logit_softcapping": "soft caps on logits",
+    "clip_qkv": "clipped queries, keys and values",
+    "use_qk_norm": "an optional norm of queries and keys",
+    "alibi": "linear position biases",
+}
+"""Keys of a configuration that change the model where they are true, and what they stand for."""
+
+
+def _refuse_odd_features(name: str, config: HfConfig) -> None:
+    """Refuse by name what the models here do not compute, whatever the family."""
+    for key, what in _UNSUPPORTED.items():
+        if config.get(key):
+            raise UnsupportedModelError(f"{name}: {what}: not supported ({key}: {config[key]!r})")
+    windows = sorted(set(config.get("layer_types") or ()) - {"full_attention"})
+    if windows:
+        raise UnsupportedModelError(f"{name}: layers of type {windows[0]!r} are not supported, only 'full_attention'")
+    if config.get("hidden_act", "silu") != "silu":
+        raise UnsupportedModelError(f"{name}: activation {config['hidden_act']!r} is not supported (supported: 'silu')")
+
+
+def _positive(name: str, config: HfConfig, key: str) -> int:
+    value = config[key]
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise UnsupportedModelError(f"{name}: {key} must be a positive integer, got {value!r}")
+    return value
 
 
 def _read_dense(name: str, config: HfConfig) -> ModelSpec:
     """The part that Llama, Qwen2 and Qwen3 share."""
-    if config.get("hidden_act", "silu") != "silu":
-        raise UnsupportedModelError(f"{name}: activation {config['hidden_act']!r} is not supported (supported: 'silu')")
-    if config.get("use_sliding_window"):
-        raise UnsupportedModelError(f"{name}: sliding-window attention is not supported (use_sliding_window: true)")
-    if config.get("mlp_bias"):
-        raise UnsupportedModelError(f"{name}: biases in the MLP are not supported (mlp_bias: true)")
-    heads = int(config["num_attention_heads"])
-    hidden = int(config["hidden_size"])
+    _refuse_odd_features(name, config)
+    heads, hidden = (_positive(name, config, key) for key in ("num_attention_heads", "hidden_size"))
     groups = int(config.get("num_key_value_heads") or heads)
     if heads % groups:
         raise UnsupportedModelError(f"{name}: {heads} attention heads are not a multiple of {groups} key/value heads")
+    rope, head_dim = read_rope(name, config), int(config.get("head_dim") or hidden // heads)
+    if rope.rotated(head_dim) % 2:
+        raise UnsupportedModelError(f"{name}: {rope.rotated(head_dim)} rotated dimensions of a head are not pairs")
     return ModelSpec(
         architecture=name,
-        num_layers=int(config["num_hidden_layers"]),
+        num_layers=_positive(name, config, "num_hidden_layers"),
         hidden_size=hidden,
-        ffn_hidden_size=int(config["intermediate_size"]),
+        ffn_hidden_size=_positive(name, config, "intermediate_size"),
         num_attention_heads=heads,
         num_query_groups=groups,
-        head_dim=int(config.get("head_dim") or hidden // heads),
-        vocab_size=int(config["vocab_size"]),
-        max_position_embeddings=int(config["max_position_embeddings"]),
-        rms_norm_eps=float(config["rms_norm_eps"]),
-        rope=_read_rope(name, config),
+        head_dim=head_dim,
+        vocab_size=_positive(name, config, "vocab_size"),
+        max_position_embeddings=_positive(name, config, "max_position_embeddings"),
+        rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+        rope=rope,
         tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
         dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
     )
 
 
-def _read_without_attention_bias(name: str, config: HfConfig) -> ModelSpec:
-    if config.get("attention_bias"):
-        raise UnsupportedModelError(f"{name}: biases in attention are not supported (attention_bias: true)")
-    return _read_dense(name, config)
+def _read_llama(name: str, config: HfConfig) -> ModelSpec:
+    """`attention_bias` is of all four projections of attention."""
+    bias = bool(config.get("attention_bias"))
+    return dataclasses.replace(_read_dense(name, config), qkv_bias=bias, output_bias=bias)
 
 
 def _read_mistral(name: str, config: HfConfig) -> ModelSpec:
@@ -210,7 +146,7 @@ def _read_mistral(name: str, config: HfConfig) -> ModelSpec:
         raise UnsupportedModelError(
             f"{name}: sliding-window attention is not supported (sliding_window: {config['sliding_window']})"
         )
-    return _read_without_attention_bias(name, config)
+    return _read_dense(name, config)
 
 
 def _read_qwen2(name: str, config: HfConfig) -> ModelSpec:
@@ -218,7 +154,18 @@ def _read_qwen2(name: str, config: HfConfig) -> ModelSpec:
 
 
 def _read_qwen3(name: str, config: HfConfig) -> ModelSpec:
-    return dataclasses.replace(_read_without_attention_bias(name, config), qk_norm=True)
+    return dataclasses.replace(_read_llama(name, config), qk_norm=True)
+
+
+def _read_glm4(name: str, config: HfConfig) -> ModelSpec:
+    """GLM-4-0414: half of each head is rotated, in neighbouring pairs."""
+    return dataclasses.replace(
+        _read_dense(name, config),
+        rope=read_rope(name, config, fraction=0.5, adjacent=True),
+        qkv_bias=bool(config.get("attention_bias", True)),
+        sandwich_norms=True,
+        fused_gate_up=True,
+    )
 
 
 def _read_experts(name: str, config: HfConfig) -> ExpertSpec:
@@ -252,8 +199,103 @@ def _read_qwen2_moe(name: str, config: HfConfig) -> ModelSpec:
     return dataclasses.replace(_read_dense(name, config), qkv_bias=bool(config.get("qkv_bias", True)), experts=experts)
 
 
+def _read_deepseek(name: str, config: HfConfig, experts: ExpertSpec, *, adjacent: bool) -> ModelSpec:
+    """What DeepSeek-V2 and V3 share: latent attention, and experts behind the first layers."""
+    if config.get("attention_bias"):
+        raise UnsupportedModelError(f"{name}: biases in latent attention are not supported (attention_bias: true)")
+    if config.get("moe_layer_freq", 1) != 1:
+        raise UnsupportedModelError(
+            f"{name}: every layer behind the dense ones has experts (moe_layer_freq: 1), not "
+            f"every {config['moe_layer_freq']}th"
+        )
+    latent = _read_latent(name, config)
+    plain = {key: value for key, value in config.items() if key != "num_key_value_heads"}  # every head has its own
+    rope = read_rope(name, config, adjacent=adjacent)
+    if rope.rotated(latent.rotary_dim) != latent.rotary_dim or latent.rotary_dim % 2:
+        raise UnsupportedModelError(f"{name}: qk_rope_head_dim must be even and rotated as a whole")
+    return dataclasses.replace(
+        _read_dense(name, plain | {"head_dim": latent.rotary_dim}),
+        rope=rope,
+        head_dim=latent.plain_dim + latent.rotary_dim,
+        latent=latent,
+        experts=experts,
+        mtp_layers=int(config.get("num_nextn_predict_layers") or 0),
+    )
+
+
+def _read_latent(name: str, config: HfConfig) -> LatentSpec:
+    parameters = rope_parameters(config)
+    all_dim = float(parameters.get("mscale_all_dim") or 0.0) if parameters["rope_type"] != "default" else 0.0
+    rank = config.get("q_lora_rank")
+    return LatentSpec(
+        kv_rank=_positive(name, config, "kv_lora_rank"),
+        q_rank=None if rank is None else int(rank),
+        plain_dim=_positive(name, config, "qk_nope_head_dim"),
+        rotary_dim=_positive(name, config, "qk_rope_head_dim"),
+        value_dim=_positive(name, config, "v_head_dim"),
+        softmax_mscale=mscale(float(parameters["factor"]), all_dim) if all_dim else 1.0,
+    )
+
+
+def _read_deepseek_experts(name: str, config: HfConfig, *, scores: Literal["softmax", "sigmoid"]) -> ExpertSpec:
+    count, top_k = _positive(name, config, "n_routed_experts"), _positive(name, config, "num_experts_per_tok")
+    groups, top_groups = int(config.get("n_group") or 1), int(config.get("topk_group") or 1)
+    if config.get("scoring_func", scores) != scores:
+        raise UnsupportedModelError(f"{name}: experts are chosen by {scores}, not by {config['scoring_func']!r}")
+    if count % groups or not top_groups <= groups or top_k > count // groups * top_groups:
+        raise UnsupportedModelError(
+            f"{name}: {top_k} experts for each token cannot be chosen from {top_groups} of {groups} groups of {count} "
+            "experts"
+        )
+    shared = int(config.get("n_shared_experts") or 0) * _positive(name, config, "moe_intermediate_size")
+    return ExpertSpec(
+        count=count,
+        top_k=top_k,
+        ffn_hidden_size=_positive(name, config, "moe_intermediate_size"),
+        normalise=bool(config.get("norm_topk_prob", False)),
+        shared_ffn_hidden_size=shared or None,
+        dense_layers=tuple(range(min(int(config.get("first_k_dense_replace") or 0), int(config["num_hidden_layers"])))),
+        scores=scores,
+        groups=groups,
+        top_groups=top_groups,
+        scale=float(config.get("routed_scaling_factor", 1.0)),
+        shared_name="mlp.shared_experts",
+    )
+
+
+def _read_deepseek_v2(name: str, config: HfConfig) -> ModelSpec:
+    experts = _read_deepseek_experts(name, config, scores="softmax")
+    method = config.get("topk_method", "greedy")
+    if method not in ("greedy", "group_limited_greedy"):
+        raise UnsupportedModelError(
+            f"{name}: topk_method {method!r} is not supported (supported: 'greedy', 'group_limited_greedy')"
+        )
+    if experts.normalise:
+        raise UnsupportedModelError(
+            f"{name}: norm_topk_prob is not supported: transformers computes this family without"
+        )
+    if method == "greedy":
+        experts = dataclasses.replace(experts, groups=1, top_groups=1)
+    return _read_deepseek(name, config, experts, adjacent=True)
+
+
+def _read_deepseek_v3(name: str, config: HfConfig) -> ModelSpec:
+    experts = _read_deepseek_experts(name, config, scores="sigmoid")
+    if config.get("topk_method", "noaux_tc") != "noaux_tc":
+        raise UnsupportedModelError(f"{name}: topk_method {config['topk_method']!r} is not supported, only 'noaux_tc'")
+    if experts.count // experts.groups < 2:
+        raise UnsupportedModelError(
+            f"{name}: groups of one expert are not supported: the two best make a group's score"
+        )
+    experts = dataclasses.replace(experts, bias=True, group_best=2)
+    return _read_deepseek(name, config, experts, adjacent=bool(config.get("rope_interleave", True)))
+
+
 _READERS: dict[str, Callable[[str, HfConfig], ModelSpec]] = {
-    "Llama": _read_without_attention_bias,
+    "DeepseekV2": _read_deepseek_v2,
+    "DeepseekV3": _read_deepseek_v3,
+    "Glm4": _read_glm4,
+    "Llama": _read_llama,
     "Mistral": _read_mistral,
     "Qwen2": _read_qwen2,
     "Qwen2Moe": _read_qwen2_moe,

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from relax_engine.checkpoint.errors import CheckpointNotFoundError, DamagedCheckpointError
-from relax_engine.checkpoint.families import ModelSpec, model_spec
+from relax_engine.checkpoint.families import model_spec
 from relax_engine.checkpoint.files import Place, below, files_at, read_bytes
 from relax_engine.checkpoint.mapping import ParameterMapping, WeightMap
+from relax_engine.checkpoint.model_spec import ModelSpec
 from relax_engine.checkpoint.saved_tensor import bytes_of
 
 CONFIG = "config.json"
@@ -77,6 +78,19 @@ class HfReader:
         self._files.read_into(stored.file, stored.start, bytes_of(tensor))
         return tensor
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a stored tensor."""
+        return self._tensors[name].shape
+
+    def dtype(self, name: str) -> torch.dtype:
+        """The type of a stored tensor.
+
+        Raises:
+            DamagedCheckpointError: not plain floating point.
+        """
+        self._check_float(name)
+        return _FLOATS[self._tensors[name].dtype]
+
     def check_against(self, weights: WeightMap) -> None:
         """Check that the tensors are exactly those of the model, in shape and as plain floating point.
 
@@ -107,6 +121,10 @@ class HfReader:
             raise DamagedCheckpointError(
                 f"{self.place}: {name} has shape {stored.shape}, its config.json asks for {expected}"
             )
+        self._check_float(name)
+
+    def _check_float(self, name: str) -> None:
+        stored = self._tensors[name]
         if stored.dtype not in _FLOATS:
             raise DamagedCheckpointError(
                 f"{self.place}: {name} is stored as {stored.dtype}; dequantise it to one of {', '.join(_FLOATS)}"

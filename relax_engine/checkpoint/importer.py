@@ -70,7 +70,7 @@ def import_checkpoint(hf_dir: Place, out_dir: Place, *, dtype: str | None = None
         for name, mapping in weights.parameters.items():
             full = weights.merge(name, [reader.tensor(hf_name) for hf_name in mapping.hf_names])
             read_bytes = full.nbytes
-            full = full if target is None else full.to(target)
+            full = full if target is None or mapping.wide else full.to(target)
             key, rows, sizes = locate(name, reader.spec)
             writer.add_tensor(key, (*sizes, *full.shape), (*rows, *(0,) * full.dim()), full[(None,) * len(rows)])
             nbytes += full.nbytes

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -19,10 +20,11 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from relax_engine.checkpoint.families import ModelSpec
+from relax_engine.checkpoint.model_spec import LatentSpec, ModelSpec
 
 SCORE = "score.weight"
 """The score layer's only tensor, under the same name in both worlds."""
+_HF_LAYER = re.compile(r"^model\.layers\.(\d+)\.")
 
 
 class Layout(Enum):
@@ -46,6 +48,8 @@ class ParameterMapping:
     shape: tuple[int, ...]
     expert: int | None = None
     """The expert it belongs to: one expert-parallel rank has it, cut over its expert-tensor-parallel ranks."""
+    wide: bool = False
+    """Whether it is float32 whatever the model's type, and not trained."""
 
 
 class WeightMappingError(ValueError):
@@ -71,8 +75,7 @@ class WeightMap:
 
     def ignores(self, hf_name: str) -> bool:
         """Whether a checkpoint may carry this tensor although the model has no use for it."""
-        replaced_head = self.spec.tie_word_embeddings or self.spec.num_labels is not None
-        return (replaced_head and hf_name == "lm_head.weight") or hf_name.endswith("rotary_emb.inv_freq")
+        return ignores(self.spec, hf_name)
 
     def may_lack(self, hf_name: str, source: ModelSpec) -> bool:
         """Whether a checkpoint of `source` may be without this tensor: a language model has no score layer."""
@@ -100,7 +103,7 @@ class WeightMap:
         if mapping.layout is Layout.QKV:
             parts = _separate_qkv(self.spec, full)
         elif mapping.layout is Layout.GATE_UP:
-            parts = list(full.chunk(2))
+            parts = list(full.chunk(len(mapping.hf_names)))
         else:
             parts = [full]
         return list(zip(mapping.hf_names, parts, strict=True))
@@ -154,6 +157,19 @@ class WeightMap:
         }.get(mapping.layout, size)
         if units % size:
             raise WeightMappingError(f"{name}: size {units} is not divisible by {size} tensor-parallel ranks")
+
+
+def ignores(spec: ModelSpec, hf_name: str) -> bool:
+    """Whether a checkpoint may carry this tensor although the model has no use for it."""
+    replaced_head = spec.tie_word_embeddings or spec.num_labels is not None
+    of_head, of_rope = replaced_head and hf_name == "lm_head.weight", hf_name.endswith("rotary_emb.inv_freq")
+    return of_head or of_rope or carries(spec, hf_name)
+
+
+def carries(spec: ModelSpec, hf_name: str) -> bool:
+    """Whether the tensor is one of the layers for further tokens, which exports take from the original model."""
+    match = _HF_LAYER.match(hf_name)
+    return match is not None and 0 <= int(match[1]) - spec.num_layers < spec.mtp_layers
 
 
 class Assembler:
@@ -219,7 +235,9 @@ def _parameters(spec: ModelSpec) -> Iterator[ParameterMapping]:
     hidden, vocab = (spec.hidden_size,), (spec.vocab_size, spec.hidden_size)
     yield ParameterMapping("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), Layout.VOCAB, vocab)
     for index in range(spec.num_layers):
-        for part in itertools.chain(_attention(spec), _experts(spec) if spec.has_experts(index) else _mlp(spec)):
+        mlp = _experts(spec) if spec.has_experts(index) else _mlp(spec)
+        norm, *others = _norms(spec)
+        for part in itertools.chain([norm], _attention(spec), others, mlp):
             yield dataclasses.replace(
                 part,
                 name=f"decoder.layers.{index}.{part.name}",
@@ -232,31 +250,67 @@ def _parameters(spec: ModelSpec) -> Iterator[ParameterMapping]:
         yield ParameterMapping("output_layer.weight", ("lm_head.weight",), Layout.VOCAB, vocab)
 
 
+def _norms(spec: ModelSpec) -> Iterator[ParameterMapping]:
+    """Norms of one layer's hidden states, names without the layer's prefix."""
+    names = [("input_layernorm", "input_layernorm"), ("pre_mlp_layernorm", "post_attention_layernorm")]
+    if spec.sandwich_norms:
+        names += [(name, name) for name in ("post_self_attn_layernorm", "post_mlp_layernorm")]
+    for ours, theirs in names:
+        yield ParameterMapping(f"{ours}.weight", (f"{theirs}.weight",), Layout.REPLICATED, (spec.hidden_size,))
+
+
 def _attention(spec: ModelSpec) -> Iterator[ParameterMapping]:
-    """Norms and attention of one layer, names without the layer's prefix."""
-    hidden, head = spec.hidden_size, spec.head_dim
-    queries, qkv = spec.num_attention_heads * head, (spec.num_attention_heads + 2 * spec.num_query_groups) * head
-    norm = Layout.REPLICATED
-    yield ParameterMapping("input_layernorm.weight", ("input_layernorm.weight",), norm, (hidden,))
+    """Attention of one layer, names without the layer's prefix."""
+    hidden, heads, head = spec.hidden_size, spec.num_attention_heads, spec.head_dim
+    values = heads * (head if spec.latent is None else spec.latent.value_dim)
     output = ("self_attn.o_proj.weight",)
-    yield ParameterMapping("self_attention.linear_proj.weight", output, Layout.COLUMNS, (hidden, queries))
+    yield ParameterMapping("self_attention.linear_proj.weight", output, Layout.COLUMNS, (hidden, values))
+    if spec.output_bias:
+        bias = ("self_attn.o_proj.bias",)
+        yield ParameterMapping("self_attention.linear_proj.bias", bias, Layout.REPLICATED, (hidden,))
+    if spec.latent is not None:
+        yield from _latent_attention(spec, spec.latent)
+        return
+    qkv = (heads + 2 * spec.num_query_groups) * head
     yield ParameterMapping("self_attention.linear_qkv.weight", _qkv_names("weight"), Layout.QKV, (qkv, hidden))
     if spec.qkv_bias:
         yield ParameterMapping("self_attention.linear_qkv.bias", _qkv_names("bias"), Layout.QKV, (qkv,))
     if spec.qk_norm:
         for part in "qk":
             theirs = (f"self_attn.{part}_norm.weight",)
-            yield ParameterMapping(f"self_attention.{part}_layernorm.weight", theirs, norm, (head,))
-    yield ParameterMapping("pre_mlp_layernorm.weight", ("post_attention_layernorm.weight",), norm, (hidden,))
+            yield ParameterMapping(f"self_attention.{part}_layernorm.weight", theirs, Layout.REPLICATED, (head,))
+
+
+def _latent_attention(spec: ModelSpec, latent: LatentSpec) -> Iterator[ParameterMapping]:
+    """Projections to and from latent vectors: those to them are small, and every rank has them whole."""
+    hidden, heads, whole = spec.hidden_size, spec.num_attention_heads, Layout.REPLICATED
+    queries, keys_values = heads * spec.head_dim, heads * (latent.plain_dim + latent.value_dim)
+    shapes = [
+        ("linear_kv_down_proj", "kv_a_proj_with_mqa", whole, (latent.kv_rank + latent.rotary_dim, hidden)),
+        ("kv_layernorm", "kv_a_layernorm", whole, (latent.kv_rank,)),
+        ("linear_kv_up_proj", "kv_b_proj", Layout.ROWS, (keys_values, latent.kv_rank)),
+    ]
+    if latent.q_rank is None:
+        shapes.append(("linear_q_proj", "q_proj", Layout.ROWS, (queries, hidden)))
+    else:
+        shapes += [
+            ("linear_q_down_proj", "q_a_proj", whole, (latent.q_rank, hidden)),
+            ("q_layernorm", "q_a_layernorm", whole, (latent.q_rank,)),
+            ("linear_q_up_proj", "q_b_proj", Layout.ROWS, (queries, latent.q_rank)),
+        ]
+    for ours, theirs, layout, shape in shapes:
+        yield ParameterMapping(f"self_attention.{ours}.weight", (f"self_attn.{theirs}.weight",), layout, shape)
 
 
 def _mlp(spec: ModelSpec) -> Iterator[ParameterMapping]:
     """The MLP of a dense layer."""
-    return _swiglu("mlp", "mlp", spec.hidden_size, spec.ffn_hidden_size)
+    return _swiglu("mlp", "mlp", spec.hidden_size, spec.ffn_hidden_size, fused=spec.fused_gate_up)
 
 
-def _swiglu(name: str, theirs: str, hidden: int, ffn: int, expert: int | None = None) -> Iterator[ParameterMapping]:
-    gate_up = (f"{theirs}.gate_proj.weight", f"{theirs}.up_proj.weight")
+def _swiglu(
+    name: str, theirs: str, hidden: int, ffn: int, expert: int | None = None, *, fused: bool = False
+) -> Iterator[ParameterMapping]:
+    gate_up = tuple(f"{theirs}.{part}_proj.weight" for part in (("gate_up",) if fused else ("gate", "up")))
     yield ParameterMapping(f"{name}.linear_fc1.weight", gate_up, Layout.GATE_UP, (2 * ffn, hidden), expert)
     down = (f"{theirs}.down_proj.weight",)
     yield ParameterMapping(f"{name}.linear_fc2.weight", down, Layout.COLUMNS, (hidden, ffn), expert)
@@ -267,13 +321,16 @@ def _experts(spec: ModelSpec) -> Iterator[ParameterMapping]:
     experts, hidden = spec.experts, spec.hidden_size
     assert experts is not None
     yield ParameterMapping("mlp.router.weight", ("mlp.gate.weight",), Layout.REPLICATED, (experts.count, hidden))
+    if experts.bias:
+        bias = ("mlp.gate.e_score_correction_bias",)
+        yield ParameterMapping("mlp.router.expert_bias", bias, Layout.REPLICATED, (experts.count,), wide=True)
     for index in range(experts.count):
         ours, theirs = f"mlp.experts.local_experts.{index}", f"mlp.experts.{index}"
         yield from _swiglu(ours, theirs, hidden, experts.ffn_hidden_size, expert=index)
     if experts.shared_ffn_hidden_size is not None:
-        yield from _swiglu("mlp.shared_experts", "mlp.shared_expert", hidden, experts.shared_ffn_hidden_size)
+        yield from _swiglu("mlp.shared_experts", experts.shared_name, hidden, experts.shared_ffn_hidden_size)
     if experts.shared_gate:
-        gate = ("mlp.shared_expert_gate.weight",)
+        gate = (f"{experts.shared_name}_gate.weight",)
         yield ParameterMapping("mlp.shared_experts.gate_weight", gate, Layout.REPLICATED, (1, hidden))
 
 

@@ -28,9 +28,9 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
 
-    from relax_engine.checkpoint.errors import CheckpointError
+    from relax_engine.checkpoint.errors import CheckpointError, UnsupportedModelError
     from relax_engine.checkpoint.exporter import export_checkpoint
-    from relax_engine.checkpoint.families import UnknownArchitectureError, UnsupportedModelError
+    from relax_engine.checkpoint.families import UnknownArchitectureError
     from relax_engine.checkpoint.fp8 import Fp8
 
     rows, columns = options.fp8_block_size

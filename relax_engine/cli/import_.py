@@ -20,8 +20,8 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
 
-    from relax_engine.checkpoint.errors import CheckpointError
-    from relax_engine.checkpoint.families import UnknownArchitectureError, UnsupportedModelError
+    from relax_engine.checkpoint.errors import CheckpointError, UnsupportedModelError
+    from relax_engine.checkpoint.families import UnknownArchitectureError
     from relax_engine.checkpoint.importer import import_checkpoint
     from relax_engine.checkpoint.mapping import WeightMappingError
 

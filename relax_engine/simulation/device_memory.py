@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from relax_engine.checkpoint.families import ModelSpec, UnknownArchitectureError, UnsupportedModelError, model_spec
+from relax_engine.checkpoint.errors import UnsupportedModelError
+from relax_engine.checkpoint.families import UnknownArchitectureError, model_spec
+from relax_engine.checkpoint.model_spec import ModelSpec
 from relax_engine.config import RunConfig
 from relax_engine.config.layout import read_layout
 from relax_engine.config.model_presets import read_preset

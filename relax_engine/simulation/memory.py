@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from relax_engine.checkpoint.families import ModelSpec
+from relax_engine.checkpoint.model_spec import ModelSpec
 from relax_engine.config.layout import ParallelLayout
 
 FLOAT32 = 4

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer import MLATransformerConfig, TransformerConfig
 
 from relax_engine.backends.megatron.device import compute_device
 from relax_engine.backends.megatron.settings import RecomputeSettings
-from relax_engine.checkpoint.families import ExpertSpec, ModelSpec
+from relax_engine.checkpoint.model_spec import ExpertSpec, LatentSpec, ModelSpec
 from relax_engine.config.layout import ParallelLayout
 
 
@@ -21,7 +21,8 @@ def transformer_config(
     spec: ModelSpec, layout: ParallelLayout, dtype: torch.dtype, recompute: RecomputeSettings
 ) -> TransformerConfig:
     """The configuration of every layer on this rank."""
-    return TransformerConfig(
+    kind = TransformerConfig if spec.latent is None else MLATransformerConfig
+    return kind(
         num_layers=spec.num_layers,
         hidden_size=spec.hidden_size,
         ffn_hidden_size=spec.ffn_hidden_size,
@@ -56,7 +57,19 @@ def transformer_config(
         recompute_num_layers=recompute.num_layers,
         **_parallelism(layout),
         **({} if spec.experts is None else _experts(spec, spec.experts)),
+        **({} if spec.latent is None else _latent(spec.latent)),
     )
+
+
+def _latent(latent: LatentSpec) -> dict[str, Any]:
+    return {
+        "q_lora_rank": latent.q_rank,
+        "kv_lora_rank": latent.kv_rank,
+        "qk_head_dim": latent.plain_dim,
+        "qk_pos_emb_head_dim": latent.rotary_dim,
+        "v_head_dim": latent.value_dim,
+        "rope_type": "rope",  # a table that is not used: `LatentAttention` has its own
+    }
 
 
 def _parallelism(layout: ParallelLayout) -> dict[str, Any]:
@@ -84,10 +97,8 @@ def _experts(spec: ModelSpec, experts: ExpertSpec) -> dict[str, Any]:
         "num_moe_experts": experts.count,
         "moe_ffn_hidden_size": experts.ffn_hidden_size,
         "moe_router_topk": experts.top_k,
-        # Probabilities over all experts first, or over the chosen ones only, which is the same as normalising them.
-        "moe_router_pre_softmax": not experts.normalise,
         "moe_router_dtype": "fp32",
-        "moe_router_load_balancing_type": "none",  # `experts.Router` has its own
+        "moe_router_load_balancing_type": "none",  # `experts.Router` has its own, and its own choice
         "moe_shared_expert_intermediate_size": experts.shared_ffn_hidden_size,
         "moe_shared_expert_gate": experts.shared_gate,
         "moe_layer_freq": kinds if experts.dense_layers else 1,

@@ -7,7 +7,8 @@ Megatron-core asks `torch.cuda` for devices, streams and RNG state unconditional
 `device="cuda"` as a literal. Instead of patching torch for the whole process, its modules are given
 their own view of `torch`: a module with torch's contents in which only those names differ. Code
 outside `megatron.core` sees torch as it is. Where CUDA is present `import_megatron` substitutes
-nothing. The names substituted are private to Megatron-core 0.16.1, which is why its version is pinned.
+nothing, but for `HAVE_TE` of latent attention, which is false without Transformer Engine there, too. The names
+substituted are private to Megatron-core 0.16.1, which is why its version is pinned.
 
 Substitutes, and who needs them:
 
@@ -54,6 +55,7 @@ _MODULES = (
     "megatron.core.optimizer_param_scheduler",
     "megatron.core.dist_checkpointing",
     "megatron.core.dist_checkpointing.strategies.torch",
+    "megatron.core.transformer.multi_latent_attention",
 )
 
 _FACTORIES = ("arange", "empty", "full", "ones", "tensor", "zeros")
@@ -77,6 +79,7 @@ def import_megatron() -> None:
         for name in _MODULES:
             importlib.import_module(name)
     _silence_known_deprecations()
+    _know_what_is_absent()
     if on_cpu:
         _give_cpu_view_of_torch()
         _forget_stream_advice()
@@ -106,6 +109,12 @@ def _silence_known_deprecations() -> None:
         (DeprecationWarning, "Warning: tp_group is None, using default tp group"),
     ):
         warnings.filterwarnings("ignore", message=message, category=category)
+
+
+def _know_what_is_absent() -> None:
+    """Latent attention takes Transformer Engine for present where its import only left placeholders."""
+    latent: Any = importlib.import_module("megatron.core.transformer.multi_latent_attention")
+    latent.HAVE_TE = isinstance(latent.TELinear, type)
 
 
 @contextlib.contextmanager

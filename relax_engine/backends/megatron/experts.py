@@ -11,9 +11,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import Tensor
+
+from relax_engine.backends.routing import choose_experts, expert_scores, expert_weights
+from relax_engine.checkpoint.model_spec import ExpertSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +43,51 @@ class RoutedLayer(TransformerLayer):
 
 
 class Router(TopKRouter):
-    """The top-k router of Megatron, with the load-balancing loss of Switch Transformer (arXiv 2101.03961) in the
-    gradient: `weight * experts * sum_e f_e p_e`, where over the real tokens of a micro-batch on all ranks that share
-    it `f_e` is expert e's share of the choices and `p_e` the mean of its probability before the choice; where the load
-    is balanced that is `weight`."""
+    """The top-k router of Megatron, with the choice of `relax_engine.backends.routing` and the load-balancing loss of
+    Switch Transformer (arXiv 2101.03961) in the gradient: `weight * experts * sum_e f_e p_e`, where over the real
+    tokens of a micro-batch on all ranks that share it `f_e` is expert e's share of the choices and `p_e` the mean of
+    its probability before the choice (of its share of the scores, where these are sigmoids); where the load is balanced
+    that is `weight`.
+
+    A bias for the choice stays what the checkpoint says.
+    """
 
     micro_batch: Routing
 
+    def __init__(
+        self, config: TransformerConfig, pg_collection: ProcessGroupCollection | None = None, *, rule: ExpertSpec
+    ) -> None:
+        super().__init__(config, pg_collection)
+        self.rule = rule
+        if rule.bias:
+            self.expert_bias = torch.nn.Parameter(torch.zeros(rule.count), requires_grad=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Leaves the bias in float32 when the model takes another dtype."""
+        result = super()._apply(fn, recurse)
+        self._maintain_float32_expert_bias()
+        return result
+
     def routing(self, logits: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Probabilities and choices `[tokens, experts]` of logits `[tokens, 1, experts]`."""
-        probs, chosen = super().routing(logits, padding_mask)
+        scores = expert_scores(logits.flatten(0, -2), self.rule)
+        picked = choose_experts(scores, self.rule, self.expert_bias)
+        weights = expert_weights(scores, picked, self.rule)
+        probs = torch.zeros_like(scores).scatter(1, picked, weights)
+        chosen = torch.zeros_like(scores, dtype=torch.bool).scatter(1, picked, True)
         if self.micro_batch.aux_weight and torch.is_grad_enabled() and self.training:
-            probs = _AddLoss.apply(probs, self._load_balancing_loss(logits.flatten(0, -2), chosen))
+            shares = scores if self.rule.scores == "softmax" else scores / scores.sum(dim=-1, keepdim=True)
+            probs = _AddLoss.apply(probs, self._load_balancing_loss(shares, chosen))
         return probs, chosen
 
-    def _load_balancing_loss(self, logits: Tensor, chosen: Tensor) -> Tensor:
+    def _load_balancing_loss(self, shares: Tensor, chosen: Tensor) -> Tensor:
         """This rank's part of the loss; its sum over the ranks that share the micro-batch is the whole."""
-        first = self.tp_group.rank() * len(logits) if self.config.sequence_parallel else 0
-        real = (torch.arange(first, first + len(logits), device=logits.device) < self.micro_batch.real)[:, None]
+        first = self.tp_group.rank() * len(shares) if self.config.sequence_parallel else 0
+        real = (torch.arange(first, first + len(shares), device=shares.device) < self.micro_batch.real)[:, None]
         totals = torch.cat([(chosen & real).sum(dim=0).float(), real.sum().float()[None]])
         dist.all_reduce(totals, group=self.tp_cp_group)
         choices, tokens = totals[:-1], totals[-1].clamp(min=1)
-        probabilities = torch.softmax(logits.float(), dim=-1).masked_fill(~real, 0.0).sum(dim=0)
+        probabilities = shares.masked_fill(~real, 0.0).sum(dim=0)
         unbalance = len(choices) * (choices / (tokens * self.topk) * probabilities / tokens).sum()
         return self.micro_batch.aux_weight * unbalance
 

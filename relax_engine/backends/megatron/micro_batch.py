@@ -24,7 +24,7 @@ from relax_engine.backends.megatron.rows import RowGather
 from relax_engine.backends.megatron.settings import BackendSettings
 from relax_engine.backends.megatron.sharing import compact
 from relax_engine.backends.megatron.spec import PackedSequences
-from relax_engine.checkpoint.families import ModelSpec
+from relax_engine.checkpoint.model_spec import ModelSpec
 from relax_engine.stream.columns import ColumnBatch
 
 ROUND_TO = 64
@@ -63,7 +63,7 @@ class MicroBatches:
         self._layout, self._spec = settings.layout, spec
         self._aux_loss_coeff = settings.aux_loss_coeff
         self._device = compute_device()
-        self._rotary = RotaryTable(spec.rope, spec.head_dim, settings.dtype, self._device)
+        self._rotary = RotaryTable(spec.rope, spec.rotary_head_dim, settings.dtype, self._device)
 
     def pack(self, rows: ColumnBatch | None) -> MicroBatch:
         """Pack rows (columns `tokens` and `response_lengths`), each shared prompt once."""

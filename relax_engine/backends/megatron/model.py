@@ -29,8 +29,8 @@ from relax_engine.backends.megatron.rows import RowGather
 from relax_engine.backends.megatron.settings import RecomputeSettings
 from relax_engine.backends.megatron.spec import block_spec
 from relax_engine.checkpoint.divisibility import misfits
-from relax_engine.checkpoint.families import ModelSpec
 from relax_engine.checkpoint.mapping import padded_vocab_size
+from relax_engine.checkpoint.model_spec import ModelSpec
 from relax_engine.config.layout import ParallelLayout
 
 

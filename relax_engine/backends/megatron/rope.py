@@ -1,60 +1,88 @@
-"""Rotary position embeddings: frequencies, cached tables, and the rotation.
+"""Rotary position embeddings: cached tables, and the rotation with its gradient.
 
-What lives here: RoPE as Llama, Qwen2 and Qwen3 use it, plain or with Llama 3.1's rescaling.
+What lives here: RoPE over packed tokens. What does not: frequencies (`relax_engine.backends.rotary`).
 """
 
 from __future__ import annotations
 
-import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from relax_engine.checkpoint.families import RopeSpec
+from relax_engine.backends.rotary import inverse_frequencies, vector_scale
+from relax_engine.checkpoint.rope import RopeSpec
 
 
-def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
-    """Radians per position of each dimension pair, float32 `[head_dim / 2]`.
+class Rotation(NamedTuple):
+    """The angle of each token's pairs: `cos [tokens, 1, d]`, 1 for dimensions that are not rotated, and
+    `sin [tokens, 1, rotated / 2]`. A pair is two neighbours where `adjacent`, else one of each half."""
 
-    Plain: `theta ** (-2i / head_dim)` (RoFormer, arXiv 2104.09864). Rescaled: long wavelengths are
-    stretched by `scaling_factor`, short ones kept, those between interpolated (Llama 3.1).
-    """
-    frequencies = 1.0 / rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
-    if rope.scaling_factor is None:
-        return frequencies
-    turns = rope.original_max_position_embeddings * frequencies / (2 * math.pi)
-    smooth = ((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)).clamp(0.0, 1.0)
-    return (1 - smooth) * frequencies / rope.scaling_factor + smooth * frequencies
+    cos: Tensor
+    sin: Tensor
+    adjacent: bool = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`x` `[tokens, heads, d]`, rotated."""
+        result: Tensor = _Rotate.apply(x, *self)
+        return result
 
 
 class RotaryTable:
     """Cosines and sines by position, grown on demand and shared by all layers."""
 
     def __init__(self, rope: RopeSpec, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._rope, self._head_dim = rope, head_dim
         self._frequencies = inverse_frequencies(rope, head_dim)
         self._dtype, self._device = dtype, device
-        self._cos, self._sin = torch.empty(0, 1, head_dim), torch.empty(0, 1, head_dim // 2)
+        self._cos, self._sin = torch.empty(0, 1, head_dim), torch.empty(0, 1, len(self._frequencies))
 
-    def upto(self, length: int) -> tuple[Tensor, Tensor]:
-        """`cos [length, 1, head_dim]` (both halves alike) and `sin [length, 1, head_dim / 2]` of positions from 0."""
+    def upto(self, length: int) -> Rotation:
+        """The rotations of positions from 0 to `length` - 1.
+
+        Raises:
+            ValueError: the model's RoPE is not defined for so many.
+        """
+        if self._rope.max_positions is not None and length > self._rope.max_positions:
+            raise ValueError(
+                f"a sequence of {length} tokens: dynamic RoPE scaling is supported up to max_position_embeddings "
+                f"({self._rope.max_positions}), where it changes nothing; shorten sequences, or use YaRN"
+            )
         if length > len(self._cos):
             size = 1 << (length - 1).bit_length()
             angles = torch.outer(torch.arange(size, dtype=torch.float32), self._frequencies)[:, None]
-            self._cos = angles.cos().repeat(1, 1, 2).to(self._device, self._dtype)
-            self._sin = angles.sin().to(self._device, self._dtype)
-        return self._cos[:length], self._sin[:length]
+            scale = vector_scale(self._rope)
+            cos, sin = angles.cos() * scale, angles.sin() * scale
+            cos = cos.repeat_interleave(2, dim=-1) if self._rope.adjacent else cos.repeat(1, 1, 2)
+            plain = torch.ones(size, 1, self._head_dim - cos.shape[-1])
+            self._cos = torch.cat([cos, plain], dim=-1).to(self._device, self._dtype)
+            self._sin = sin.to(self._device, self._dtype)
+        return Rotation(self._cos[:length], self._sin[:length], self._rope.adjacent)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate each pair `(x[..., i], x[..., i + d/2])` by its angle.
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, adjacent: bool = False) -> Tensor:
+    """Rotate each pair of `x` `[tokens, heads, d]` by its angle; see `Rotation`.
 
-    Args:
-        x: `[tokens, heads, d]`.
-        cos: `[tokens, 1, d]`.
-        sin: `[tokens, 1, d / 2]`; negated it rotates back, which is the gradient.
+    With `sin` negated it rotates back, which is the gradient.
     """
-    half = x.shape[-1] // 2
+    half = sin.shape[-1]
+    first, second = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if adjacent else (slice(half), slice(half, 2 * half))
     out = x * cos
-    out[..., :half].addcmul_(x[..., half:], sin, value=-1)
-    out[..., half:].addcmul_(x[..., :half], sin)
+    out[..., first].addcmul_(x[..., second], sin, value=-1)
+    out[..., second].addcmul_(x[..., first], sin)
     return out
+
+
+class _Rotate(torch.autograd.Function):
+    """RoPE; the gradient is the rotation by the opposite angle."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, adjacent: bool) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        ctx.adjacent = adjacent
+        return rotate(x, cos, sin, adjacent)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        cos, sin = ctx.saved_tensors
+        return rotate(grads[0], cos, -sin, ctx.adjacent), None, None, None

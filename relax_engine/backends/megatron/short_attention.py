@@ -41,32 +41,34 @@ class _ShortAttention(torch.autograd.Function):
         rows, heads, length, d = query.shape
         groups = key.shape[1]
         q = query.reshape(rows * groups, heads // groups * length, d)
-        k, v = key.reshape(rows * groups, length, d), value.reshape(rows * groups, length, d)
+        k, v = key.reshape(rows * groups, length, d), value.reshape(rows * groups, length, -1)
         bias = _causal_bias(length, heads // groups)
         p = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=scale).softmax(dim=-1)
         ctx.save_for_backward(q, k, v, p)
-        ctx.scale, ctx.query_shape, ctx.key_shape = scale, query.shape, key.shape
-        return torch.bmm(p, v).view(query.shape)
+        ctx.scale, ctx.shapes = scale, (query.shape, key.shape, value.shape)
+        return torch.bmm(p, v).view(rows, heads, length, -1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, p = ctx.saved_tensors
-        of_output = grads[0].reshape(q.shape)
+        of_output = grads[0].reshape(*q.shape[:2], -1)
         of_v = torch.bmm(p.transpose(1, 2), of_output)
         of_p = torch.bmm(of_output, v.transpose(1, 2))
         of_s = torch._softmax_backward_data(of_p, p, -1, p.dtype).mul_(ctx.scale)
         of_q, of_k = torch.bmm(of_s, k), torch.bmm(of_s.transpose(1, 2), q)
-        return of_q.view(ctx.query_shape), of_k.view(ctx.key_shape), of_v.view(ctx.key_shape), None
+        of_query, of_key, of_value = ctx.shapes
+        return of_q.view(of_query), of_k.view(of_key), of_v.view(of_value), None
 
 
 def short_attention(query: Tensor, key: Tensor, value: Tensor, *, scale: float) -> Tensor:
     """Causal `softmax(scale q k^T) v` of each row.
 
     Args:
-        query: `[rows, heads, length, d]`. key, value: `[rows, groups, length, d]`, `groups` divides `heads`.
+        query: `[rows, heads, length, d]`. key: `[rows, groups, length, d]`, `groups` divides `heads`.
+        value: `[rows, groups, length, d_v]`.
 
     Returns:
-        `[rows, heads, length, d]`.
+        `[rows, heads, length, d_v]`.
     """
     result: Tensor = _ShortAttention.apply(query, key, value, scale)
     return result

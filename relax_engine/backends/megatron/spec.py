@@ -1,15 +1,16 @@
 """The layer specification: Megatron's layers with our norm and core attention plugged in.
 
 What lives here: the modules that Megatron's plain (non Transformer Engine) layers lack, given to it
-through its own extension point, `ModuleSpec`. `RMSNorm` allows sequence parallelism; `PackedAttention`
-takes packed sequences (THD) and applies RoPE itself; `SwiGlu` saves memory passes. What does not:
-the rest of the transformer layer, which is Megatron's.
+through its own extension point, `ModuleSpec`. `PackedAttention` takes packed sequences (THD), `RotaryAttention`
+applies RoPE before; `SwiGlu` saves memory passes. What does not: norms (`rms_norm.py`), latent attention (`latent.py`),
+unusual layers (`layer.py`), and the rest of the transformer layer, which is Megatron's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,12 +28,15 @@ from torch.nn.attention.bias import causal_lower_right
 
 from relax_engine.backends.megatron.context import Piece, Share
 from relax_engine.backends.megatron.experts import RoutedLayer, Router, Routing
-from relax_engine.backends.megatron.fused import rms_norm, swiglu
+from relax_engine.backends.megatron.fused import swiglu
 from relax_engine.backends.megatron.heads import cell_of_token, token_of_cell
-from relax_engine.backends.megatron.rope import RotaryTable, rotate
+from relax_engine.backends.megatron.latent import LatentAttention
+from relax_engine.backends.megatron.layer import OutputWithBias, SandwichLayer
+from relax_engine.backends.megatron.rms_norm import RMSNorm
+from relax_engine.backends.megatron.rope import RotaryTable, Rotation
 from relax_engine.backends.megatron.rows import RowGather
 from relax_engine.backends.megatron.short_attention import pays, short_attention
-from relax_engine.checkpoint.families import ModelSpec
+from relax_engine.checkpoint.model_spec import ModelSpec
 
 
 @dataclass
@@ -47,7 +51,7 @@ class PackedSequences(PackedSeqParams):
     queries: RowGather | None = None
     keys: RowGather | None = None
     outputs: RowGather | None = None
-    rotary: tuple[Tensor, Tensor] | None = None
+    rotary: Rotation | None = None
     routing: Routing | None = None
 
     @classmethod
@@ -77,27 +81,15 @@ class PackedSequences(PackedSeqParams):
             queries=RowGather(token_of_cell(asked, share.query_cells, heads), tokens * heads, device),
             keys=RowGather(token_of_cell(seen, share.key_cells, groups), context * tokens * groups, device),
             outputs=RowGather(cell_of_token(asked, share.output_cells, heads), cells * heads, device),
-            rotary=(tables[0].index_select(0, positions), tables[1].index_select(0, positions)),
+            rotary=Rotation(
+                tables.cos.index_select(0, positions), tables.sin.index_select(0, positions), tables.adjacent
+            ),
             routing=routing,
         )
 
 
-class _Rotate(torch.autograd.Function):
-    """RoPE; the gradient is the rotation by the opposite angle."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        return rotate(x, cos, sin)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        cos, sin = ctx.saved_tensors
-        return rotate(grads[0], cos, -sin), None, None
-
-
 class PackedAttention(MegatronModule):
-    """Causal attention over packed sequences, with RoPE and grouped key/value heads.
+    """Causal attention over packed sequences with grouped key/value heads.
 
     Each group of similar lengths is one rectangle and one call of scaled dot-product attention:
     right padding needs no mask, as no token attends to what comes after it.
@@ -127,11 +119,9 @@ class PackedAttention(MegatronModule):
             `[tokens, heads * d]`.
         """
         packed = packed_seq_params
-        assert packed.rotary is not None
         assert packed.queries is not None
         assert packed.keys is not None
         assert packed.outputs is not None
-        query, key = _Rotate.apply(query, *packed.rotary), _Rotate.apply(key, *packed.rotary)
         if self.config.context_parallel_size > 1:
             key, value = self._of_all_ranks(key, value)
         q, k, v = (x.flatten(0, 1) for x in (query, key, value))
@@ -166,28 +156,29 @@ class PackedAttention(MegatronModule):
         return output.reshape(-1, value.shape[-1])
 
 
+class RotaryAttention(PackedAttention):
+    """`PackedAttention` of queries and keys that it rotates."""
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        packed_seq_params: PackedSequences,
+        **_: Any,
+    ) -> Tensor:
+        """Rotate by the tokens' positions, then attend."""
+        rotary = packed_seq_params.rotary
+        assert rotary is not None
+        return super().forward(rotary(query), rotary(key), value, attention_mask, packed_seq_params=packed_seq_params)
+
+
 def _split(x: Tensor, cells: Sequence[int]) -> Sequence[Tensor]:
     """Cut `[sum of cells * heads, d]` between the rectangles."""
     heads = len(x) // sum(cells)
     return (x,) if len(cells) == 1 else x.split([count * heads for count in cells])
-
-
-class RMSNorm(torch.nn.Module):
-    """Root-mean-square norm over the last dimension.
-
-    Under sequence parallelism each rank sees its share of the tokens, so the weight is marked for
-    Megatron's gradient all-reduce over tensor-parallel ranks.
-    """
-
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-6, **_: Any) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = torch.nn.Parameter(torch.ones(hidden_size))
-        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The normalised `x`, of its shape and dtype."""
-        return rms_norm(x, self.weight, self.eps)
 
 
 class SwiGlu(MegatronModule):
@@ -202,27 +193,37 @@ def block_spec(config: TransformerConfig, spec: ModelSpec, virtual_stage: int | 
     """The specification of this pipeline rank's layers, of the piece `virtual_stage` where it has several."""
     first = get_transformer_layer_offset(config, virtual_stage)
     count = get_num_layers_to_build(config, virtual_stage)
-    kinds = {with_experts: _layer_spec(config, with_experts) for with_experts in (False, True)}
+    kinds = {with_experts: _layer_spec(config, spec, with_experts) for with_experts in (False, True)}
     layers = [kinds[spec.has_experts(first + index)] for index in range(count)]
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)
 
 
-def _layer_spec(config: TransformerConfig, with_experts: bool) -> ModuleSpec:
+def _layer_spec(config: TransformerConfig, spec: ModelSpec, with_experts: bool) -> ModuleSpec:
     layer: ModuleSpec = get_gpt_layer_local_spec(
         num_experts=(config.num_moe_experts or 1) if with_experts else None,
         qk_layernorm=config.qk_layernorm,
+        multi_latent_attention=spec.latent is not None,
         normalization="RMSNorm",
     )
     submodules = layer.submodules
     submodules.input_layernorm = submodules.pre_mlp_layernorm = RMSNorm
     mlp = submodules.mlp.submodules
     if with_experts:
-        layer.module, mlp.router = RoutedLayer, Router
+        assert spec.experts is not None
+        layer.module, mlp.router = RoutedLayer, partial(Router, rule=spec.experts)
         mlp.experts.submodules.activation_func = mlp.shared_experts.submodules.activation_func = SwiGlu
     else:
         mlp.activation_func = SwiGlu
+    if spec.sandwich_norms:
+        layer.module = SandwichLayer
     attention = submodules.self_attention.submodules
-    attention.core_attention = PackedAttention
+    if spec.latent is not None:
+        submodules.self_attention.module, attention.core_attention = LatentAttention, PackedAttention
+        submodules.self_attention.params["softmax_scale"] = spec.latent.softmax_scale
+        return layer
+    attention.core_attention = RotaryAttention
+    if spec.output_bias:
+        attention.linear_proj = OutputWithBias
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
     return layer

@@ -62,10 +62,11 @@ def named_hf_tensors(model: ModelChunks, weights: WeightMap) -> Iterator[tuple[s
     stages = _stages(parameters)
     dtype = next(iter(parameters.values())).dtype
     for name, mapping in weights.parameters.items():
-        full = _gather(parameters.get(name), weights, mapping, dtype) if name in stages.own else None
+        kept = torch.float32 if mapping.wide else dtype
+        full = _gather(parameters.get(name), weights, mapping, kept) if name in stages.own else None
         if stages.size > 1:
             if full is None:
-                full = torch.empty(mapping.shape, dtype=dtype, device=compute_device())
+                full = torch.empty(mapping.shape, dtype=kept, device=compute_device())
             dist.broadcast(full, stages.holder[name], group=parallel_state.get_pipeline_model_parallel_group())
         assert full is not None
         for hf_name, tensor in weights.split(name, full):

@@ -91,7 +91,8 @@ def critic_save_needs_save(config: RunConfig, report: Reporter) -> Findings:
 @rule
 def critic_model(config: RunConfig, report: Reporter) -> Findings:
     """A model that the critic starts as gives one score per token, and reads the actor's tokens."""
-    from relax_engine.checkpoint.families import UnknownArchitectureError, UnsupportedModelError, model_spec, value_spec
+    from relax_engine.checkpoint.errors import UnsupportedModelError
+    from relax_engine.checkpoint.families import UnknownArchitectureError, model_spec, value_spec
 
     load = config.checkpoint.critic_load
     if not uses_critic(config) or load is None:

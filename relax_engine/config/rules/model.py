@@ -14,13 +14,8 @@ from relax_engine.config.run_config import RunConfig
 @rule
 def model_directory(config: RunConfig, report: Reporter) -> Findings:
     """--hf-checkpoint is a Hugging Face directory of a supported architecture, with a tokenizer."""
-    from relax_engine.checkpoint.families import (
-        UnknownArchitectureError,
-        UnsupportedModelError,
-        classifier_spec,
-        model_spec,
-        policy_spec,
-    )
+    from relax_engine.checkpoint.errors import UnsupportedModelError
+    from relax_engine.checkpoint.families import UnknownArchitectureError, classifier_spec, model_spec, policy_spec
 
     if config.model.hf_checkpoint is None:
         yield report.error("hf_checkpoint", "no model is named", "--hf-checkpoint DIR with config.json and a tokenizer")
@@ -96,7 +91,8 @@ def media_need_a_media_model(config: RunConfig, report: Reporter) -> Findings:
 def model_divides(config: RunConfig, report: Reporter) -> Findings:
     """The model's heads, experts and layers divide over the layout."""
     from relax_engine.checkpoint.divisibility import misfits
-    from relax_engine.checkpoint.families import UnknownArchitectureError, UnsupportedModelError, model_spec
+    from relax_engine.checkpoint.errors import UnsupportedModelError
+    from relax_engine.checkpoint.families import UnknownArchitectureError, model_spec
 
     try:
         layout = read_layout(config.flat)

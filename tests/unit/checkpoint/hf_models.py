@@ -15,7 +15,26 @@ from relax_engine.checkpoint.mapping import WeightMap
 TOKENIZER_FILES = {"tokenizer.json": "{}", "tokenizer_config.json": '{"a": 1}', "chat_template.jinja": "{{ messages }}"}
 
 
+LATENT = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 12,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 5,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 10,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 2,
+    "topk_group": 1,
+}
+"""What a DeepSeek configuration has beside `config`."""
+
+
 def config(architecture: str = "Qwen3ForCausalLM", *, tied: bool = True, dtype: torch.dtype = torch.float32) -> dict:
+    latent = LATENT if architecture.startswith("Deepseek") else {}
     return {
         "architectures": [architecture],
         "model_type": architecture.partition("For")[0].lower(),
@@ -33,6 +52,7 @@ def config(architecture: str = "Qwen3ForCausalLM", *, tied: bool = True, dtype: 
         "dtype": str(dtype).removeprefix("torch."),
         "bos_token_id": 0,
         "eos_token_id": 1,
+        **latent,
     }
 
 
@@ -46,8 +66,11 @@ def make_model(folder: Path, hf_config: dict, *, dtype: torch.dtype = torch.floa
     weights = WeightMap(model_spec(hf_config))
     tensors: dict[str, Tensor] = {}
     for mapping in weights.parameters.values():
-        full = torch.randn(mapping.shape, generator=generator).to(dtype)
+        full = torch.randn(mapping.shape, generator=generator).to(torch.float32 if mapping.wide else dtype)
         tensors |= {name: part.contiguous() for name, part in weights.split(mapping.name, full)}
+    for index in range(weights.spec.num_layers, weights.spec.num_layers + weights.spec.mtp_layers):
+        for name, shape in (("enorm", (24,)), ("eh_proj", (24, 48)), ("shared_head.head", (53, 24))):
+            tensors[f"model.layers.{index}.{name}.weight"] = torch.randn(shape, generator=generator).to(dtype)
     if shards == 1:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         return folder

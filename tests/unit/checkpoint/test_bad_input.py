@@ -42,7 +42,7 @@ def origin(tmp_path: Path) -> Path:
         (
             lambda d: (d / "config.json").write_text(json.dumps(config("MambaForCausalLM"))),
             UnknownArchitectureError,
-            "'MambaForCausalLM'; supported: LlamaForCausalLM",
+            "'MambaForCausalLM'; supported: Deepseek",
         ),
         (lambda d: (d / "model.safetensors").unlink(), CheckpointNotFoundError, r"has no \*\.safetensors"),
         (

@@ -8,8 +8,9 @@ from relax_engine.checkpoint.dcp_layout import locate
 from relax_engine.checkpoint.dcp_reader import DcpReader
 from relax_engine.checkpoint.dcp_writer import DcpWriter
 from relax_engine.checkpoint.errors import DamagedCheckpointError
-from relax_engine.checkpoint.families import ExpertSpec, ModelSpec, RopeSpec
+from relax_engine.checkpoint.model_spec import ExpertSpec, ModelSpec
 from relax_engine.checkpoint.output import LocalOutput
+from relax_engine.checkpoint.rope import RopeSpec
 
 WHOLE = torch.arange(4 * 6 * 5, dtype=torch.float32).reshape(4, 6, 5)
 

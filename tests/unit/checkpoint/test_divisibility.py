@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from relax_engine.checkpoint.divisibility import misfits
-from relax_engine.checkpoint.families import ExpertSpec, ModelSpec, RopeSpec
+from relax_engine.checkpoint.model_spec import ExpertSpec, ModelSpec
+from relax_engine.checkpoint.rope import RopeSpec
 from relax_engine.config.layout import ParallelLayout
 
 DENSE = ModelSpec("Any", 12, 64, 96, 8, 2, 8, 101, 64, 1e-6, RopeSpec(1e4), False)

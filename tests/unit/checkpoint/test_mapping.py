@@ -10,8 +10,9 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from relax_engine.checkpoint.families import FAMILIES, ModelSpec, model_spec
+from relax_engine.checkpoint.families import FAMILIES, model_spec
 from relax_engine.checkpoint.mapping import Assembler, Layout, WeightMap, WeightMappingError, padded_vocab_size
+from relax_engine.checkpoint.model_spec import ModelSpec
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -54,6 +55,13 @@ def test_names_and_shapes_are_those_that_transformers_writes(family: str, tied: 
     if "Moe" in family:
         config |= {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 5, "mlp_only_layers": [1]}
         config |= {"shared_expert_intermediate_size": 4}
+    if family.startswith("Deepseek"):
+        config |= {"num_key_value_heads": 4, "kv_lora_rank": 5, "qk_nope_head_dim": 3, "qk_rope_head_dim": 2}
+        config |= {"v_head_dim": 4, "q_lora_rank": 6 if "V3" in family else None, "n_group": 2, "topk_group": 1}
+        config |= {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 5}
+        config |= {"first_k_dense_replace": 1, "n_shared_experts": 2}
+    if family.startswith("Glm4"):
+        config |= {"head_dim": 4, "pad_token_id": None, "eos_token_id": 0}
     config["sliding_window"] = None
     sizes = {k: v for k, v in config.items() if k != "architectures"}
     model = getattr(transformers, family)(getattr(transformers, f"{family.partition('For')[0]}Config")(**sizes))

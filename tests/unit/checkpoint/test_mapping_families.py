@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
 
-from relax_engine.checkpoint.families import (
-    FAMILIES,
-    RopeSpec,
-    UnknownArchitectureError,
-    UnsupportedModelError,
-    model_spec,
-    policy_spec,
-    value_spec,
-)
+from relax_engine.checkpoint.errors import UnsupportedModelError
+from relax_engine.checkpoint.families import FAMILIES, UnknownArchitectureError, model_spec, policy_spec, value_spec
+from relax_engine.checkpoint.mapping import carries
+from relax_engine.checkpoint.model_spec import LatentSpec
+from relax_engine.checkpoint.rope import Llama3Scaling, RopeSpec, YarnScaling
 
 LLAMA_1B: dict[str, Any] = {  # Llama 3.2 1B as published
     "architectures": ["LlamaForCausalLM"],
@@ -48,7 +45,7 @@ def test_a_published_llama() -> None:
     spec = model_spec(LLAMA_1B)
     assert (spec.num_query_groups, spec.head_dim, spec.dtype, spec.tie_word_embeddings) == (8, 64, "bfloat16", True)
     assert (spec.qk_norm, spec.qkv_bias) == (False, False)
-    assert spec.rope == RopeSpec(500000.0, 32.0, 1.0, 4.0, 8192)
+    assert spec.rope == RopeSpec(500000.0, Llama3Scaling(32.0, 1.0, 4.0, 8192))
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
@@ -56,14 +53,17 @@ def test_every_family_reads_what_transformers_writes(family: str) -> None:
     import transformers
 
     name, _, task = family.partition("For")
-    config = getattr(transformers, f"{name}Config")(
-        num_hidden_layers=2, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, sliding_window=None
-    ).to_dict()
+    sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes |= {"sliding_window": None, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2}
+    config = getattr(transformers, f"{name}Config")(**sizes).to_dict()
     spec = model_spec({**config, "architectures": [family]})
     assert spec.qk_norm == name.startswith("Qwen3")
-    assert spec.qkv_bias == name.startswith("Qwen2")
-    assert spec.head_dim == (128 if name == "Qwen3" else 16)
-    assert spec.rope == RopeSpec(10000.0)
+    assert spec.qkv_bias == name.startswith(("Qwen2", "Glm4"))
+    assert spec.sandwich_norms == spec.fused_gate_up == (name == "Glm4")
+    assert spec.head_dim == {"Qwen3": 128, "Glm4": 128, "DeepseekV2": 192, "DeepseekV3": 192}.get(name, 16)
+    half = 0.5 if name == "Glm4" else 1.0
+    assert spec.rope == RopeSpec(10000.0, fraction=half, adjacent=name.startswith(("Glm4", "Deepseek")))
+    assert (spec.latent is not None) == name.startswith("Deepseek")
     assert spec.num_labels == (None if task == "CausalLM" else 2)  # two labels are transformers' default
 
 
@@ -105,18 +105,110 @@ def test_both_spellings_of_rope(spelling: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "RoPE scaling of type 'yarn' is not supported"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "RoPE scaling of type 'longrope' is not supported"),
+        ({"partial_rotary_factor": 0.4}, "25 rotated dimensions of a head are not pairs"),
         ({"hidden_act": "gelu"}, "activation 'gelu'"),
-        ({"attention_bias": True}, "attention_bias"),
-        ({"mlp_bias": True}, "mlp_bias"),
-        ({"use_sliding_window": True}, "use_sliding_window"),
+        ({"mlp_bias": True}, r"biases in the MLP: not supported \(mlp_bias: True\)"),
+        ({"use_sliding_window": True}, r"sliding-window attention .* \(use_sliding_window: True\)"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layers of type 'sliding_attention'"),
+        ({"final_logit_softcapping": 30.0}, r"soft caps on logits .* \(final_logit_softcapping: 30.0\)"),
+        ({"attn_logit_softcapping": 50.0}, "soft caps on attention scores"),
+        ({"vocab_size": 0}, "vocab_size must be a positive integer, got 0"),
         ({"num_key_value_heads": 5}, "32 attention heads are not a multiple of 5"),
     ],
 )
 def test_what_is_not_supported_says_so(change: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedModelError, match=message):
         model_spec({**LLAMA_1B, **change})
+
+
+def test_attention_bias_of_llama_is_of_all_four_projections() -> None:
+    spec = model_spec({**LLAMA_1B, "attention_bias": True})
+    assert (spec.qkv_bias, spec.output_bias) == (True, True)
+
+
+DEEPSEEK_V3: dict[str, Any] = {  # as published
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "attention_bias": False,
+    "first_k_dense_replace": 3,
+    "hidden_act": "silu",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1,
+    "n_group": 8,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_attention_heads": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 61,
+    "num_key_value_heads": 128,
+    "num_nextn_predict_layers": 1,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "factor": 40,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096,
+        "type": "yarn",
+    },
+    "rope_theta": 10000,
+    "routed_scaling_factor": 2.5,
+    "scoring_func": "sigmoid",
+    "tie_word_embeddings": False,
+    "topk_group": 4,
+    "topk_method": "noaux_tc",
+    "torch_dtype": "bfloat16",
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+}
+
+
+def test_a_published_deepseek() -> None:
+    spec = model_spec(DEEPSEEK_V3)
+    assert spec.rope == RopeSpec(10000.0, YarnScaling(40.0, 4096), adjacent=True)
+    temperature = 0.1 * math.log(40) + 1  # of YaRN, once for queries and once for keys
+    assert spec.latent == LatentSpec(512, 1536, 128, 64, 128, softmax_mscale=temperature)
+    assert spec.latent.softmax_scale == pytest.approx(192**-0.5 * temperature**2)
+    experts = spec.experts
+    assert experts is not None
+    assert (experts.groups, experts.top_groups, experts.group_best, experts.scale) == (8, 4, 2, 2.5)
+    assert (experts.scores, experts.bias, experts.dense_layers) == ("sigmoid", True, (0, 1, 2))
+    assert (spec.num_query_groups, spec.head_dim, spec.mtp_layers) == (128, 192, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"attention_bias": True}, "biases in latent attention"),
+        ({"moe_layer_freq": 2}, r"moe_layer_freq: 1\), not every 2th"),
+        ({"scoring_func": "softmax"}, "experts are chosen by sigmoid, not by 'softmax'"),
+        ({"topk_method": "greedy"}, "topk_method 'greedy' is not supported, only 'noaux_tc'"),
+        ({"n_group": 3}, "8 experts for each token cannot be chosen from 4 of 3 groups of 256 experts"),
+        ({"num_experts_per_tok": 200}, "200 experts for each token cannot be chosen from 4 of 8 groups"),
+        ({"kv_lora_rank": None}, "kv_lora_rank must be a positive integer, got None"),
+        ({"qk_rope_head_dim": 63}, "qk_rope_head_dim must be even"),
+    ],
+)
+def test_what_deepseek_models_are_not_supported_says_so(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=message):
+        model_spec({**DEEPSEEK_V3, **change})
+
+
+def test_layers_for_further_tokens_are_carried_and_not_mapped() -> None:
+    spec = model_spec(DEEPSEEK_V3)
+    assert carries(spec, "model.layers.61.enorm.weight")
+    assert not carries(spec, "model.layers.62.enorm.weight")
+    assert not carries(spec, "model.layers.60.input_layernorm.weight")
+    assert not carries(dataclasses.replace(spec, mtp_layers=0), "model.layers.61.enorm.weight")
 
 
 def test_a_missing_key_is_named() -> None:
@@ -126,6 +218,6 @@ def test_a_missing_key_is_named() -> None:
 
 @pytest.mark.parametrize(("names", "shown"), [(["GPT2LMHeadModel"], "'GPT2LMHeadModel'"), (None, "none")])
 def test_an_unknown_architecture_is_named_with_the_supported_ones(names: list[str] | None, shown: str) -> None:
-    supported = "LlamaForCausalLM, LlamaForSequenceClassification, MistralForCausalLM"
+    supported = "DeepseekV2ForCausalLM, .*LlamaForSequenceClassification, MistralForCausalLM"
     with pytest.raises(UnknownArchitectureError, match=f"{shown}.*{supported}"):
         model_spec({**LLAMA_1B, "architectures": names})

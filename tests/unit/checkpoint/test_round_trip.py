@@ -16,6 +16,9 @@ CASES = [
     pytest.param("LlamaForCausalLM", False, torch.float32, 2, id="llama-untied-fp32-sharded"),
     pytest.param("LlamaForCausalLM", False, torch.float16, 1, id="llama-untied-fp16"),
     pytest.param("Qwen3ForSequenceClassification", True, torch.float32, 1, id="qwen3-scores"),
+    pytest.param("Glm4ForCausalLM", False, torch.bfloat16, 2, id="glm4-bf16-sharded"),
+    pytest.param("DeepseekV2ForCausalLM", False, torch.float32, 1, id="deepseek-v2-fp32"),
+    pytest.param("DeepseekV3ForCausalLM", False, torch.bfloat16, 3, id="deepseek-v3-bf16-with-a-float32-bias"),
 ]
 
 
@@ -31,6 +34,30 @@ def test_hf_to_dcp_to_hf_to_dcp_is_bitwise_equal(tmp_path: Path, architecture, t
     assert_same_weights(*({key: reader.read(key) for key in reader.keys()} for reader in (first, second)))  # noqa: SIM118
     assert ("lm_head.weight" in read_weights(exported.path)) is not tied
     assert ("score.weight" in read_weights(exported.path)) is architecture.endswith("ForSequenceClassification")
+
+
+def test_layers_for_further_tokens_come_out_as_they_went_in(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    described = {**config("DeepseekV3ForCausalLM", tied=False), "num_nextn_predict_layers": 2}
+    origin = make_model(tmp_path / "hf", described, dtype=torch.bfloat16, shards=2)
+    assert "model.layers.4.eh_proj.weight" in read_weights(origin)
+    imported = import_checkpoint(origin, tmp_path / "run")
+    exported = export_checkpoint(imported.root, tmp_path / "out", origin_hf_dir=origin)
+    assert_same_weights(read_weights(origin), read_weights(exported.path))
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "config.json").write_text(json.dumps(described))
+    without = export_checkpoint(imported.root, tmp_path / "without", origin_hf_dir=bare)
+    assert exported.num_tensors - without.num_tensors == 6
+    assert "the layers for further tokens are left out" in caplog.text
+
+
+def test_a_bias_of_the_router_stays_float32_in_an_export_of_another_type(tmp_path: Path):
+    origin = make_model(tmp_path / "hf", config("DeepseekV3ForCausalLM", tied=False))
+    imported = import_checkpoint(origin, tmp_path / "run", dtype="bfloat16")
+    exported = export_checkpoint(imported.root, tmp_path / "out", origin_hf_dir=origin, dtype="bfloat16")
+    name = "model.layers.1.mlp.gate.e_score_correction_bias"
+    assert torch.equal(read_weights(exported.path)[name], read_weights(origin)[name])
+    assert read_weights(exported.path)["model.layers.1.mlp.gate.weight"].dtype == torch.bfloat16
 
 
 def test_a_critic_is_exported_as_a_reward_model_and_not_as_a_language_model(tmp_path: Path):

@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from relax_engine.checkpoint.families import ModelSpec, model_spec
+from relax_engine.checkpoint.families import model_spec
 from relax_engine.checkpoint.mapping import WeightMap
+from relax_engine.checkpoint.model_spec import ModelSpec
 from relax_engine.cli.doctor import describe
 from relax_engine.config import RunConfig
 from relax_engine.config.layout import ParallelLayout, read_layout

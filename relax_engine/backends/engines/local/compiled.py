@@ -45,9 +45,9 @@ class CompiledLayers:
         def buffer(name: str, size: int) -> Tensor:
             return arena.get(name, (count, size), torch.float32, decoder.device)
 
-        self._x = buffer("x", arch.hidden_size).numpy()
-        self._h, self._attended = buffer("h", arch.hidden_size), buffer("attended", kv * group * dim)
-        self._activated = buffer("activated", arch.intermediate_size)
+        self._x = buffer("x", arch.spec.hidden_size).numpy()
+        self._h, self._attended = buffer("h", arch.spec.hidden_size), buffer("attended", kv * group * dim)
+        self._activated = buffer("activated", arch.spec.ffn_hidden_size)
         self._h_array, self._attended_array = self._h.numpy(), self._attended.numpy()
         self._activated_array = self._activated.numpy()
         self._keys, self._values = [k.numpy() for k in cache.keys], [v.numpy() for v in cache.values]
@@ -56,8 +56,8 @@ class CompiledLayers:
         starts = [request.start for request in rows]
         self._places = tuple(np.array(column, dtype=np.int64) for column in (starts, leaders, shared))
         self._unit = np.ones((group + 1, dim), dtype=np.float32)
-        self._epsilon = np.float32(arch.rms_norm_eps)
-        self._attend = attention_kernel(dim, group, normalise=arch.qk_norm, parallel=torch.get_num_threads() > 1)
+        self._epsilon = np.float32(arch.spec.rms_norm_eps)
+        self._attend = attention_kernel(dim, group, normalise=arch.spec.qk_norm, parallel=torch.get_num_threads() > 1)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         x, h, epsilon, weights = self._x, self._h_array, self._epsilon, self._decoder.weights

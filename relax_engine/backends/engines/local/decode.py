@@ -76,7 +76,7 @@ class DecodePlan:
         stops: StopTable,
         previous: Tensor,
     ) -> None:
-        count, vocab, device = len(rows), decoder.arch.vocab_size, decoder.device
+        count, vocab, device = len(rows), decoder.arch.spec.vocab_size, decoder.device
         self.cache, self.sampling, self.stops = cache, sampling, stops
         self.high = min((cache.cursor // BUCKET + 1) * BUCKET, cache.columns)
         self._first = cache.cursor

@@ -14,9 +14,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from relax_engine.backends.engines.local.arch import Architecture, inverse_frequencies
+from relax_engine.backends.engines.local.arch import Architecture
 from relax_engine.backends.engines.local.experts import Experts
 from relax_engine.backends.engines.local.weights import FusedWeights
+from relax_engine.backends.rotary import inverse_frequencies, vector_scale
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """`attend(layer, q, k, v)` with q `[rows * kv, group, dim]` (rotated and scaled), k and v
@@ -44,7 +45,7 @@ class Workspace:
     def __init__(
         self, arch: Architecture, rows: int, arena: Arena, *, dtype: torch.dtype, device: torch.device
     ) -> None:
-        kv, group, dim, hidden = arch.num_kv_heads, arch.group_size, arch.head_dim, arch.hidden_size
+        kv, group, dim, hidden = arch.num_kv_heads, arch.group_size, arch.head_dim, arch.spec.hidden_size
 
         def buffer(name: str, *shape: int, kind: torch.dtype = dtype) -> Tensor:
             return arena.get(name, shape, kind, device)
@@ -63,7 +64,7 @@ class Workspace:
         self.qk_out = self.rotated if dtype == f32 else buffer("qk_out", rows, kv, group + 1, dim)
         self.q = self.qk_out.view(rows * kv, group + 1, dim)[:, :group]
         self.k = self.qk_out[:, :, group]
-        self.activated = buffer("activated", rows, arch.intermediate_size)
+        self.activated = buffer("activated", rows, arch.spec.ffn_hidden_size)
 
 
 class Decoder:
@@ -75,16 +76,18 @@ class Decoder:
 
     def __init__(self, arch: Architecture, weights: FusedWeights, *, dtype: torch.dtype, device: torch.device) -> None:
         self.arch, self.weights, self.dtype, self.device = arch, weights, dtype, device
-        self._epsilon = torch.full((1,), arch.rms_norm_eps, device=device)
-        self._inverse = inverse_frequencies(arch)
+        self._epsilon = torch.full((1,), arch.spec.rms_norm_eps, device=device)
+        self._inverse = inverse_frequencies(arch.spec.rope, arch.spec.rotary_head_dim)
         self._rope = torch.empty(0, arch.head_dim // 2, dtype=torch.complex64, device=device)
 
     def rotations(self, length: int) -> Tensor:
-        """Rotations `[n, head_dim / 2]` (complex64) of positions 0 to n - 1, n >= `length`."""
+        """Rotations `[n, head_dim / 2]` (complex64) of positions 0 to n - 1, n >= `length`; 1 for pairs that stay."""
         if length > self._rope.shape[0]:
-            size = min(self.arch.context_length, max(1024, 2 * length))
+            size = min(self.arch.spec.max_position_embeddings, max(1024, 2 * length))
             angles = torch.outer(torch.arange(max(size, length)).float(), self._inverse)
-            self._rope = torch.polar(torch.ones_like(angles), angles).to(self.device)
+            turned = torch.polar(torch.full_like(angles, vector_scale(self.arch.spec.rope)), angles)
+            kept = torch.ones(len(turned), self.arch.head_dim // 2 - turned.shape[1], dtype=turned.dtype)
+            self._rope = torch.cat([turned, kept], dim=1).to(self.device)
         return self._rope
 
     def rope(self, positions: Tensor, length: int) -> Tensor:

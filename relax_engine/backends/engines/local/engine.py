@@ -30,7 +30,7 @@ from relax_engine.backends.engines.local.kv_cache import KVCache
 from relax_engine.backends.engines.local.request import Batch, Request
 from relax_engine.backends.engines.local.scheduler import Scheduler
 from relax_engine.backends.engines.local.tokenizer import load_text_decoder
-from relax_engine.backends.engines.local.weights import dummy_weights, fuse, read_weights
+from relax_engine.backends.engines.local.weights import dummy_weights, fuse, read_weights, stored_dtype
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,9 @@ class LocalEngine:
         if self.text is not None and self.text.eos_token_id is not None:
             eos.add(self.text.eos_token_id)
         self.eos_token_ids = frozenset(eos)
-        context = min(self.arch.context_length, options.context_length or self.arch.context_length)
+        context = min(
+            self.arch.spec.max_position_embeddings, options.context_length or self.arch.spec.max_position_embeddings
+        )
         total = options.max_total_tokens or self._default_tokens(context)
         self.max_total_tokens = total
         self.max_length = min(context, total)
@@ -232,7 +234,7 @@ class LocalEngine:
         if flush:
             self.scheduler.retract()
         for name, tensor in tensors.items():
-            self.raw[name] = tensor.to(device="cpu", dtype=self.dtype)
+            self.raw[name] = tensor.to(device="cpu", dtype=stored_dtype(name, self.dtype))
         if not self.weights_released:
             self._fuse()
         self.scheduler.set_version(version if version is not None else self.scheduler.version)

@@ -1,7 +1,8 @@
 """A mixture of experts in the place of a layer's MLP.
 
-What lives here: choosing experts for each row and adding up what they say. What does not: reading and fusing the
-weights (`weights.py`). A row's result depends on that row alone; rows of the same expert share its matrix products.
+What lives here: adding up what the experts of each row say. What does not: choosing them
+(`relax_engine.backends.routing`), reading and fusing the weights (`weights.py`). A row's result depends on that row
+alone; rows of the same expert share its matrix products.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relax_engine.backends.engines.local.linear import Linear, round_rows
+from relax_engine.backends.routing import choose_experts, expert_scores, expert_weights
+from relax_engine.checkpoint.model_spec import ExpertSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +36,25 @@ class Expert:
 class Experts:
     """The experts of one layer, and the shared one that every row sees, times a sigmoid gate where there is one.
 
-    `router` is float32 `[experts, hidden]`, `shared_gate` float32 `[1, hidden]`.
+    `router` is float32 `[experts, hidden]`, `bias` float32 `[experts]`, `shared_gate` float32 `[1, hidden]`.
     """
 
+    rule: ExpertSpec
     router: Tensor
+    bias: Tensor | None
     experts: Sequence[Expert]
-    top_k: int
-    normalise: bool
     shared: Expert | None
     shared_gate: Tensor | None
 
     def __call__(self, h: Tensor) -> Tensor:
         """Normalised hidden states `[rows, hidden]` to what the layer adds to them, in new memory."""
         wide = h.float()
-        weights, chosen = (wide @ self.router.t()).softmax(dim=-1).topk(self.top_k, dim=-1)
-        if self.normalise:
-            weights = weights / weights.sum(dim=-1, keepdim=True)
+        scores = expert_scores(wide @ self.router.t(), self.rule)
+        chosen = choose_experts(scores, self.rule, self.bias)
+        weights = expert_weights(scores, chosen, self.rule)
         output = self._of_shared(h, wide)
         order = chosen.flatten().argsort(stable=True)
-        rows, scales = order // self.top_k, weights.flatten().index_select(0, order).to(h.dtype)[:, None]
+        rows, scales = order // self.rule.top_k, weights.flatten().index_select(0, order).to(h.dtype)[:, None]
         counts, start = chosen.flatten().bincount(minlength=len(self.experts)).tolist(), 0
         for expert, count in zip(self.experts, counts, strict=True):
             if count:

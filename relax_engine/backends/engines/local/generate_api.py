@@ -126,7 +126,7 @@ class GenerateParser:
     def _prompt(self, prompt: Any, index: int) -> tuple[int, ...]:
         if not isinstance(prompt, list) or not prompt:
             raise BadRequestError(f"input_ids[{index}] must be a non-empty list of token ids, got {prompt!r}")
-        size = self.engine.arch.vocab_size
+        size = self.engine.arch.spec.vocab_size
         for token in prompt:
             if type(token) is not int or not 0 <= token < size:
                 raise BadRequestError(f"input_ids[{index}] holds {token!r}, token ids are integers in [0, {size})")
@@ -141,7 +141,7 @@ class GenerateParser:
             )
 
     def _sampling(self, values: Any, count: int) -> list[SamplingParams]:
-        size = self.engine.arch.vocab_size
+        size = self.engine.arch.spec.vocab_size
         if not isinstance(values, list):
             return [parse_sampling_params(values, vocab_size=size)] * count
         return [parse_sampling_params(v, vocab_size=size) for v in self._per_prompt(values, count, "sampling_params")]
@@ -176,7 +176,7 @@ class GenerateParser:
 
     def _top(self, value: Any, params: SamplingParams, start: int | None, *, where: int) -> int:
         """How many of the likeliest tokens to return for each token of a prompt that is only scored."""
-        size = self.engine.arch.vocab_size
+        size = self.engine.arch.spec.vocab_size
         if value is None or value == 0:
             return 0
         if type(value) is not int or not 0 < value <= size:

@@ -51,7 +51,7 @@ class KVCache:
 
     def allocate(self) -> None:
         """Take the memory; on a CPU pages become resident when first written."""
-        for _ in range(2 * self.arch.num_layers):
+        for _ in range(2 * self.arch.spec.num_layers):
             if self.device.type == "cpu":
                 size = self._elements * self.dtype.itemsize
                 self._pools.append(torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(self.dtype))
@@ -74,7 +74,7 @@ class KVCache:
         if rows * columns > self.total_tokens:
             raise ValueError(f"{rows} rows x {columns} columns exceed the cache of {self.total_tokens} tokens")
         used = rows * columns * kv * dim
-        layers = self.arch.num_layers
+        layers = self.arch.spec.num_layers
         self.block = self._fixed_block or columns
         shape = (rows, kv, columns // self.block, dim, self.block)
         self.keys = [self._pools[i][:used].view(shape) for i in range(layers)]
@@ -89,12 +89,12 @@ class KVCache:
         Returns the shift that was added to every column.
         """
         high, shift = self.cursor, target - low
-        keys = [self._key_columns(layer, active, low, high) for layer in range(self.arch.num_layers)]
+        keys = [self._key_columns(layer, active, low, high) for layer in range(self.arch.spec.num_layers)]
         values = [v[:active, :, low:high].clone() for v in self.values]
         tokens, log_probs = self.out_tokens[:active, low:high].clone(), self.out_log_probs[:active, low:high].clone()
         self.layout(rows, columns)
         span = slice(low + shift, high + shift)
-        for index in range(self.arch.num_layers):
+        for index in range(self.arch.spec.num_layers):
             self._store_keys(index, slice(0, active), span.start, keys[index])
             self.values[index][:active, :, span] = values[index]
         self.out_tokens[:active, span], self.out_log_probs[:active, span] = tokens, log_probs

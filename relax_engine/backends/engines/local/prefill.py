@@ -65,13 +65,17 @@ def prefill(decoder: Decoder, prompts: Sequence[Sequence[int]], score: Sequence[
     pads = torch.tensor([length - len(p) for p in prompts], device=device)
     positions = (torch.arange(length, device=device) - pads[:, None]).clamp_(min=0)
     kv, dim = arch.num_kv_heads, arch.head_dim
-    keys = [torch.empty(count, kv, dim, length, dtype=decoder.dtype, device=device) for _ in range(arch.num_layers)]
-    values = [torch.empty(count, kv, length, dim, dtype=decoder.dtype, device=device) for _ in range(arch.num_layers)]
+    keys = [
+        torch.empty(count, kv, dim, length, dtype=decoder.dtype, device=device) for _ in range(arch.spec.num_layers)
+    ]
+    values = [
+        torch.empty(count, kv, length, dim, dtype=decoder.dtype, device=device) for _ in range(arch.spec.num_layers)
+    ]
     collected: list[list[Tensor]] = [[] for _ in prompts]
     chosen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in prompts]
     step = max(1, CHUNK_TOKENS // count)
     arena = Arena()
-    hidden = torch.empty(count, arch.hidden_size, dtype=decoder.dtype, device=device)
+    hidden = torch.empty(count, arch.spec.hidden_size, dtype=decoder.dtype, device=device)
     for begin in range(0, length, step):
         end = min(begin + step, length)
         used = count * (end - begin)

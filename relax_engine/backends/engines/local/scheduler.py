@@ -255,7 +255,7 @@ class Scheduler:
                 runs.append([place])
         for run in runs:
             indices = torch.tensor([local[place] for place in run], device=device)
-            for layer in range(self.decoder.arch.num_layers):
+            for layer in range(self.decoder.arch.spec.num_layers):
                 row = first_row + members[run[0]]
                 self.cache.write_prompts(layer, row, indices, result.keys[layer], result.values[layer])
 
@@ -279,7 +279,7 @@ class Scheduler:
         if self.rows:
             device = self.decoder.device
             self._sampling = RowSampling.of([request.params for request in self.rows], device=device)
-            self._stops = StopTable(self.rows, self.decoder.arch.vocab_size, device)
+            self._stops = StopTable(self.rows, self.decoder.arch.spec.vocab_size, device)
 
     def _make_plan(self) -> None:
         cache = self.cache

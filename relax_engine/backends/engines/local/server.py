@@ -214,9 +214,9 @@ class EngineServer:
             {
                 "version": "embedded",
                 "model_path": str(options.model_path),
-                "vocab_size": engine.arch.vocab_size,
-                "hidden_size": engine.arch.hidden_size,
-                "num_hidden_layers": engine.arch.num_layers,
+                "vocab_size": engine.arch.spec.vocab_size,
+                "hidden_size": engine.arch.spec.hidden_size,
+                "num_hidden_layers": engine.arch.spec.num_layers,
                 "tp_size": 1,
                 "dp_size": 1,
                 "dtype": str(engine.dtype).removeprefix("torch."),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,52 +20,21 @@ from torch import Tensor
 from relax_engine.backends.engines.local.arch import Architecture
 from relax_engine.backends.engines.local.errors import ModelError
 from relax_engine.backends.engines.local.experts import Expert, Experts
+from relax_engine.backends.engines.local.latent import fuse_latent
 from relax_engine.backends.engines.local.linear import Linear, make_linear
+from relax_engine.backends.engines.local.norm import NormedLinear
+from relax_engine.checkpoint.hf_reader import hf_shapes
+from relax_engine.checkpoint.mapping import WeightMap, ignores
+from relax_engine.checkpoint.model_spec import ModelSpec
 
-SHARED = "mlp.shared_expert"
-"""The expert of a layer that every token sees, without the layer's prefix."""
+BIAS = "e_score_correction_bias"
+"""What the name of a tensor ends with that is float32 in an engine of any dtype."""
 
 
 def expected_shapes(arch: Architecture) -> dict[str, tuple[int, ...]]:
     """Every Hugging Face parameter name of the model and its shape."""
-    hidden, dim = arch.hidden_size, arch.head_dim
-    q_out, kv_out = arch.num_heads * dim, arch.num_kv_heads * dim
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (arch.vocab_size, hidden)}
-    for layer in range(arch.num_layers):
-        prefix = f"model.layers.{layer}."
-        for part, rows in (("q", q_out), ("k", kv_out), ("v", kv_out)):
-            shapes[f"{prefix}self_attn.{part}_proj.weight"] = (rows, hidden)
-            if arch.qkv_bias:
-                shapes[f"{prefix}self_attn.{part}_proj.bias"] = (rows,)
-        shapes[f"{prefix}self_attn.o_proj.weight"] = (hidden, q_out)
-        if arch.output_bias:
-            shapes[f"{prefix}self_attn.o_proj.bias"] = (hidden,)
-        if arch.qk_norm:
-            shapes[f"{prefix}self_attn.q_norm.weight"] = (dim,)
-            shapes[f"{prefix}self_attn.k_norm.weight"] = (dim,)
-        for name, width in _mlps(arch, layer):
-            for part in ("gate", "up"):
-                shapes[f"{prefix}{name}.{part}_proj.weight"] = (width, hidden)
-            shapes[f"{prefix}{name}.down_proj.weight"] = (hidden, width)
-        if arch.experts is not None and arch.has_experts(layer):
-            shapes[f"{prefix}mlp.gate.weight"] = (arch.experts.count, hidden)
-            if arch.experts.shared_gate:
-                shapes[f"{prefix}{SHARED}_gate.weight"] = (1, hidden)
-        shapes[f"{prefix}input_layernorm.weight"] = (hidden,)
-        shapes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
-    shapes["model.norm.weight"] = (hidden,)
-    if not arch.tied:
-        shapes["lm_head.weight"] = (arch.vocab_size, hidden)
-    return shapes
-
-
-def _mlps(arch: Architecture, layer: int) -> list[tuple[str, int]]:
-    """Names, without the layer's prefix, and widths of the SwiGLU blocks of a layer."""
-    experts = arch.experts
-    if experts is None or not arch.has_experts(layer):
-        return [("mlp", arch.intermediate_size)]
-    routed = [(f"mlp.experts.{index}", experts.ffn_hidden_size) for index in range(experts.count)]
-    return routed + ([(SHARED, experts.shared_ffn_hidden_size)] if experts.shared_ffn_hidden_size is not None else [])
+    weights = WeightMap(arch.spec)
+    return {name: shape for mapping in weights.parameters.values() for name, shape in hf_shapes(weights, mapping)}
 
 
 def iterate_safetensors(directory: Path) -> Iterator[tuple[str, Tensor]]:
@@ -96,15 +66,18 @@ def check_tensor(arch: Architecture, shapes: Mapping[str, tuple[int, ...]], name
     Raises:
         ModelError: the name is not a parameter of this model, or the shape differs.
     """
-    if name == "lm_head.weight" and arch.tied:
-        return False
-    if name.endswith("rotary_emb.inv_freq"):
+    if name not in shapes and ignores(arch.spec, name):
         return False
     if name not in shapes:
         raise ModelError(f"tensor {name!r} is not a parameter of this {arch.name}")
     if tuple(shape) != shapes[name]:
         raise ModelError(f"tensor {name!r} has shape {tuple(shape)}, the model needs {shapes[name]}")
     return True
+
+
+def stored_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
+    """The dtype that an engine of `dtype` keeps a tensor in."""
+    return torch.float32 if name.endswith(BIAS) else dtype
 
 
 def read_weights(arch: Architecture, directory: Path, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -117,7 +90,7 @@ def read_weights(arch: Architecture, directory: Path, dtype: torch.dtype) -> dic
     tensors: dict[str, Tensor] = {}
     for name, tensor in iterate_safetensors(directory):
         if check_tensor(arch, shapes, name, tuple(tensor.shape)):
-            tensors[name] = tensor.to(dtype).contiguous()
+            tensors[name] = tensor.to(stored_dtype(name, dtype)).contiguous()
     missing = sorted(set(shapes) - set(tensors))
     if missing:
         raise ModelError(f"{directory} lacks {len(missing)} tensors of the model, first {missing[0]!r}")
@@ -130,7 +103,7 @@ def dummy_weights(arch: Architecture, dtype: torch.dtype, seed: int) -> dict[str
     return {
         name: torch.ones(shape, dtype=dtype)
         if name.endswith("norm.weight")
-        else torch.empty(shape).normal_(0.0, 0.02, generator=generator).to(dtype)
+        else torch.empty(shape).normal_(0.0, 0.02, generator=generator).to(stored_dtype(name, dtype))
         for name, shape in expected_shapes(arch).items()
     }
 
@@ -154,73 +127,99 @@ class FusedWeights:
     head: Linear
 
 
-def _interleave(rows: Tensor, dim: int) -> Tensor:
-    """Reorder head rows `[heads * dim, ...]` from halves (i, i + dim/2) to adjacent pairs."""
-    heads = rows.view(-1, 2, dim // 2, *rows.shape[1:])
-    return heads.transpose(1, 2).reshape(rows.shape)
+def _pairs(spec: ModelSpec, rows: Tensor, dim: int) -> Tensor:
+    """Reorder head rows `[heads * dim, ...]` so that the pairs that RoPE rotates are neighbours."""
+    rotated = spec.rope.rotated(dim)
+    if spec.rope.adjacent:
+        return rows
+    heads = rows.view(-1, dim, *rows.shape[1:])
+    turned = heads[:, :rotated].unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+    return torch.cat([turned, heads[:, rotated:]], dim=1).flatten(0, 1)
 
 
-def _group_rows(arch: Architecture, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _group_rows(spec: ModelSpec, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Stack query, key and value rows per key/value head: `[kv, group + 2, dim, ...]`, flattened."""
-    kv, dim = arch.num_kv_heads, arch.head_dim
-    q, k = _interleave(q, dim), _interleave(k, dim)
-    parts = [part.reshape(kv, -1, *part.shape[1:]) for part in (q, k, v)]
+    q, k = _pairs(spec, q, spec.head_dim), _pairs(spec, k, spec.head_dim)
+    parts = [part.reshape(spec.num_query_groups, -1, *part.shape[1:]) for part in (q, k, v)]
     return torch.cat(parts, dim=1).reshape(-1, *q.shape[1:])
+
+
+class _Fusing:
+    """One pass over the layers; products are taken in float32, then cast to `dtype`."""
+
+    def __init__(self, spec: ModelSpec, raw: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device) -> None:
+        self._spec, self._raw, self._dtype, self._device = spec, raw, dtype, device
+
+    def get(self, name: str) -> Tensor:
+        return self._raw[name].to(device=self._device, dtype=torch.float32)
+
+    def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        return make_linear(weight.to(self._dtype), None if bias is None else bias.to(self._dtype))
+
+    def layer(self, index: int) -> LayerWeights:
+        prefix = f"model.layers.{index}."
+        norm = self.get(f"{prefix}input_layernorm.weight")
+        if self._spec.latent is None:
+            qkv, qk_norm, out = self._attention(f"{prefix}self_attn.", norm)
+        else:
+            qk_norm = None
+            qkv, out = fuse_latent(
+                self._spec,
+                lambda name: self.get(f"{prefix}self_attn.{name}"),
+                self.linear,
+                partial(_pairs, self._spec),
+                norm=norm,
+                dtype=self._dtype,
+            )
+        if self._spec.sandwich_norms:
+            out = self._normed(out, f"{prefix}post_self_attn_layernorm.weight")
+        return LayerWeights(qkv, qk_norm, out, self._mlp(index, prefix))
+
+    def _attention(self, prefix: str, norm: Tensor) -> tuple[Linear, Tensor | None, Linear]:
+        spec, scale = self._spec, self._spec.head_dim**-0.5
+        query_scale = 1.0 if spec.qk_norm else scale
+        q, k, v = (self.get(f"{prefix}{part}_proj.weight") for part in "qkv")
+        weight, bias, qk_norm = _group_rows(spec, q * query_scale, k, v) * norm, None, None
+        if spec.qkv_bias:
+            q, k, v = (self.get(f"{prefix}{part}_proj.bias") for part in "qkv")
+            bias = _group_rows(spec, q * query_scale, k, v)
+        if spec.qk_norm:
+            q, k = (_pairs(spec, self.get(f"{prefix}{part}_norm.weight"), spec.head_dim) for part in "qk")
+            group = spec.num_attention_heads // spec.num_query_groups
+            qk_norm = torch.stack([q * scale] * group + [k])
+        of_output = self.get(f"{prefix}o_proj.bias") if spec.output_bias else None
+        return self.linear(weight, bias), qk_norm, self.linear(self.get(f"{prefix}o_proj.weight"), of_output)
+
+    def _normed(self, linear: Linear, name: str) -> Linear:
+        return NormedLinear(linear, self.get(name).to(self._dtype), self._spec.rms_norm_eps)
+
+    def _expert(self, name: str, norm: Tensor) -> Expert:
+        parts = ("gate_up",) if self._spec.fused_gate_up else ("gate", "up")
+        gate_up = torch.cat([self.get(f"{name}.{part}_proj.weight") for part in parts])
+        return Expert(self.linear(gate_up * norm), self.linear(self.get(f"{name}.down_proj.weight")))
+
+    def _mlp(self, index: int, prefix: str) -> Expert | Experts:
+        norm, rule = self.get(f"{prefix}post_attention_layernorm.weight"), self._spec.experts
+        if rule is None or not self._spec.has_experts(index):
+            mlp = self._expert(f"{prefix}mlp", norm)
+            if self._spec.sandwich_norms:
+                return Expert(mlp.gate_up, self._normed(mlp.down, f"{prefix}post_mlp_layernorm.weight"))
+            return mlp
+        shared = f"{prefix}{rule.shared_name}"
+        return Experts(
+            rule=rule,
+            router=self.get(f"{prefix}mlp.gate.weight") * norm,
+            bias=self.get(f"{prefix}mlp.gate.{BIAS}") if rule.bias else None,
+            experts=[self._expert(f"{prefix}mlp.experts.{number}", norm) for number in range(rule.count)],
+            shared=None if rule.shared_ffn_hidden_size is None else self._expert(shared, norm),
+            shared_gate=self.get(f"{shared}_gate.weight") * norm if rule.shared_gate else None,
+        )
 
 
 def fuse(arch: Architecture, raw: Mapping[str, Tensor], *, dtype: torch.dtype, device: torch.device) -> FusedWeights:
     """Build the fused form from Hugging Face tensors; products are taken in float32, then cast to `dtype`."""
-    scale = arch.head_dim**-0.5
-
-    def get(name: str) -> Tensor:
-        return raw[name].to(device=device, dtype=torch.float32)
-
-    def linear(weight: Tensor, bias: Tensor | None = None) -> Linear:
-        return make_linear(weight.to(dtype), None if bias is None else bias.to(dtype))
-
-    def mlp_of(index: int) -> Expert | Experts:
-        prefix = f"model.layers.{index}."
-        norm = get(prefix + "post_attention_layernorm.weight")
-        blocks = {}
-        for name, _ in _mlps(arch, index):
-            gate_up = torch.cat([get(f"{prefix}{name}.{part}_proj.weight") for part in ("gate", "up")])
-            blocks[name] = Expert(linear(gate_up * norm), linear(get(f"{prefix}{name}.down_proj.weight")))
-        if arch.experts is None or not arch.has_experts(index):
-            return blocks["mlp"]
-        shared = blocks.pop(SHARED, None)
-        return Experts(
-            router=get(f"{prefix}mlp.gate.weight") * norm,
-            experts=list(blocks.values()),
-            top_k=arch.experts.top_k,
-            normalise=arch.experts.normalise,
-            shared=shared,
-            shared_gate=get(f"{prefix}{SHARED}_gate.weight") * norm if arch.experts.shared_gate else None,
-        )
-
-    layers = []
-    for index in range(arch.num_layers):
-        prefix = f"model.layers.{index}."
-        attn = prefix + "self_attn."
-        query_scale = 1.0 if arch.qk_norm else scale
-        q, k, v = (get(f"{attn}{part}_proj.weight") for part in "qkv")
-        qkv = _group_rows(arch, q * query_scale, k, v) * get(prefix + "input_layernorm.weight")
-        bias = None
-        if arch.qkv_bias:
-            qb, kb, vb = (get(f"{attn}{part}_proj.bias") for part in "qkv")
-            bias = _group_rows(arch, qb * query_scale, kb, vb)
-        norm = None
-        if arch.qk_norm:
-            q_norm = _interleave(get(attn + "q_norm.weight"), arch.head_dim) * scale
-            k_norm = _interleave(get(attn + "k_norm.weight"), arch.head_dim)
-            norm = torch.stack([q_norm] * arch.group_size + [k_norm])
-        layers.append(
-            LayerWeights(
-                qkv=linear(qkv, bias),
-                qk_norm=norm,
-                out=linear(get(attn + "o_proj.weight"), get(attn + "o_proj.bias") if arch.output_bias else None),
-                mlp=mlp_of(index),
-            )
-        )
-    embedding = get("model.embed_tokens.weight")
-    head = embedding if arch.tied else get("lm_head.weight")
-    return FusedWeights(embedding.to(dtype), layers, linear(head * get("model.norm.weight")))
+    fusing = _Fusing(arch.spec, raw, dtype, device)
+    layers = [fusing.layer(index) for index in range(arch.spec.num_layers)]
+    embedding = fusing.get("model.embed_tokens.weight")
+    head = embedding if arch.spec.tie_word_embeddings else fusing.get("lm_head.weight")
+    return FusedWeights(embedding.to(dtype), layers, fusing.linear(head * fusing.get("model.norm.weight")))

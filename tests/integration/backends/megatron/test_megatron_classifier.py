@@ -11,7 +11,7 @@ from test_megatron_values import reward_model
 from worlds import make_batch, make_checkpoint, make_settings, single
 
 from relax_engine.algorithms.classification import ClassificationLoss
-from relax_engine.checkpoint.families import UnsupportedModelError
+from relax_engine.checkpoint.errors import UnsupportedModelError
 from relax_engine.stream.columns import Column
 
 LENGTHS, LABELS = [23, 9, 31, 14], 3

@@ -22,7 +22,7 @@ from worlds import (
 from relax_engine.algorithms.objective import LossInputs
 from relax_engine.backends.megatron.backend import MegatronBackend
 from relax_engine.backends.megatron.settings import BackendSettings, ParallelLayout
-from relax_engine.checkpoint.families import UnsupportedModelError
+from relax_engine.checkpoint.errors import UnsupportedModelError
 from relax_engine.checkpoint.importer import import_checkpoint
 from relax_engine.stream.columns import ColumnBatch
 

@@ -9,7 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from worlds import EXPERTS, AdvantageLoss, clone, hf_model, make_batch, make_checkpoint, make_settings, run_world, share
+from worlds import (
+    EXPERTS,
+    LATENT,
+    YARN,
+    AdvantageLoss,
+    clone,
+    hf_model,
+    make_batch,
+    make_checkpoint,
+    make_settings,
+    run_world,
+    share,
+)
 
 from relax_engine.backends.megatron.backend import MegatronBackend
 from relax_engine.backends.megatron.settings import BackendSettings
@@ -44,6 +56,26 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "mlp_only_layers": [0],
     },
     "Qwen3-MoE": {"family": "Qwen3Moe", **EXPERTS},
+    "GLM-4 (half rotary, sandwich norms)": {"family": "Glm4", "pad_token_id": None},
+    "DeepSeek-V2 (latent attention, group-limited, two shared experts)": {
+        "family": "DeepseekV2",
+        **LATENT,
+        "n_shared_experts": 2,
+        "topk_method": "group_limited_greedy",
+        "n_group": 2,
+        "topk_group": 1,
+        "routed_scaling_factor": 1.5,
+    },
+    "DeepSeek-V3 (query latent, sigmoid router with bias, YaRN)": {
+        "family": "DeepseekV3",
+        **LATENT,
+        "q_lora_rank": 20,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "n_group": 4,
+        "topk_group": 2,
+        "rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 1.0},
+    },
 }
 LAYOUTS: dict[str, tuple[int, ParallelLayout]] = {
     "one rank": (1, ParallelLayout()),

@@ -36,13 +36,34 @@ EXPERTS: dict[str, Any] = {
     "norm_topk_prob": True,
 }
 
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
+YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "beta_fast": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
 
 def hf_model(family: str, *, tied: bool = False, seed: int = 0, **overrides: Any) -> Any:
     """A randomly initialised transformers model; norms and biases too, so that a swapped one shows."""
     import transformers
 
-    sizes = dict(SIZES, tie_word_embeddings=tied, **overrides)
-    if not family.startswith("Qwen2"):
+    sizes = SIZES | overrides | {"tie_word_embeddings": tied}
+    if not family.startswith(("Qwen2", "Deepseek")):
         sizes["head_dim"] = 12  # not hidden_size / heads
     torch.manual_seed(seed)
     model = getattr(transformers, f"{family}ForCausalLM")(getattr(transformers, f"{family}Config")(**sizes)).float()
@@ -52,6 +73,9 @@ def hf_model(family: str, *, tied: bool = False, seed: int = 0, **overrides: Any
                 parameter.copy_(torch.randn_like(parameter) * 0.2 + (0.0 if "bias" in name else 1.0))
             else:
                 parameter.mul_(4.0)  # default weights are so small that attention would hardly matter
+        for name, bias in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                bias.copy_(torch.randn_like(bias) * 0.3)
     return model.eval()
 
 

@@ -1,10 +1,8 @@
-import dataclasses
 from typing import Any
 
 import pytest
-import torch
 
-from relax_engine.backends.engines.local.arch import inverse_frequencies, parse_architecture
+from relax_engine.backends.engines.local.arch import parse_architecture
 from relax_engine.backends.engines.local.errors import ModelError
 
 CONFIG: dict[str, Any] = {
@@ -12,43 +10,45 @@ CONFIG: dict[str, Any] = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96, "max_position_embeddings": 8192,
     "rope_theta": 500000.0, "eos_token_id": [2, 5],
 }  # fmt: skip
-LLAMA3 = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 1024,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("scaling", [None, {"type": "linear", "factor": 4.0}, LLAMA3])
-def test_rotary_frequencies_equal_transformers(scaling: dict[str, Any] | None) -> None:
-    from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    arch = parse_architecture({**CONFIG, "rope_scaling": scaling})
-    rope = {"rope_theta": 500000.0, "rope_type": "default", **(scaling or {})}
-    rope["rope_type"] = rope.pop("type", rope["rope_type"])
-    config = {key: value for key, value in CONFIG.items() if key not in ("rope_theta", "architectures")}
-    expected = LlamaRotaryEmbedding(LlamaConfig(**config, rope_parameters=rope)).inv_freq
-    torch.testing.assert_close(inverse_frequencies(arch), expected, rtol=1e-6, atol=0.0)
 
 
 def test_defaults_and_derived_sizes() -> None:
     arch = parse_architecture(CONFIG, extra_eos=7)
-    assert (arch.head_dim, arch.group_size, arch.qk_norm, arch.qkv_bias) == (16, 2, False, False)
+    assert (arch.head_dim, arch.group_size, arch.num_kv_heads) == (16, 2, 2)
     assert arch.eos_token_ids == (2, 5, 7)
     # Per layer q 64x64, k and v 64x32, o 64x64, three 64x96; the head is 64x100.
     assert arch.flops_per_token == 2 * (2 * (64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 96) + 64 * 100)
-    assert dataclasses.replace(arch, num_layers=4).kv_elements_per_token == 2 * 4 * 2 * 16
+    assert arch.kv_elements_per_token == 2 * 2 * 2 * 16
+
+
+def test_of_latent_attention_one_vector_and_a_rotary_key_are_cached() -> None:
+    latent = {
+        "architectures": ["DeepseekV2ForCausalLM"], "kv_lora_rank": 24, "q_lora_rank": None, "qk_nope_head_dim": 12,
+        "qk_rope_head_dim": 8, "v_head_dim": 20, "n_routed_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32, "first_k_dense_replace": 1, "n_shared_experts": 2,
+    }  # fmt: skip
+    arch = parse_architecture({**CONFIG, **latent})
+    assert (arch.num_kv_heads, arch.group_size, arch.head_dim) == (1, 4, 32)
+    assert arch.kv_elements_per_token == 2 * 2 * 32
+    attention = 64 * 4 * 20 + 32 * 64 + 24 * 4 * (12 + 20) + 4 * 20 * 64
+    experts = 8 * 64 + (2 + 2) * 3 * 64 * 32  # router, two chosen and two shared
+    assert arch.flops_per_token == 2 * (2 * attention + 3 * 64 * 96 + experts + 64 * 100)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, "'GPT2LMHeadModel' is not one of LlamaForCausalLM, Mistral"),
-        ({"architectures": None}, "architecture None is not one of"),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
-        ({"use_sliding_window": True}, "sliding-window attention is not supported"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope_type 'yarn' is not supported; supported: def"),
-        ({"num_key_value_heads": 3}, "4 heads, 3 key/value heads, head_dim 16 do not fit together"),
+        (
+            {"architectures": ["GPT2LMHeadModel"]},
+            "config: unknown model architecture 'GPT2LMHeadModel'",
+        ),
+        ({"architectures": None}, "config.json has no 'architectures'"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "gives scores, not tokens"),
+        ({"hidden_act": "gelu"}, "activation 'gelu' is not supported"),
+        ({"use_sliding_window": True}, "sliding-window attention"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "type 'longrope' is not supported"),
+        ({"num_key_value_heads": 3}, "4 attention heads are not a multiple of 3 key/value heads"),
+        ({"head_dim": 15, "partial_rotary_factor": 0.8}, "heads of 15 elements, which must be even"),
         ({"vocab_size": None}, "vocab_size must be a positive integer, got None"),
     ],
 )

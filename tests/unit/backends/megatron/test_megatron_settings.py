@@ -1,4 +1,4 @@
-"""Settings read from the flat configuration, schedules in closed form, RoPE frequencies."""
+"""Settings read from the flat configuration, schedules in closed form, tables of rotations."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from relax_engine.backends.megatron.optimizer import build_scheduler
-from relax_engine.backends.megatron.rope import RotaryTable, inverse_frequencies
+from relax_engine.backends.megatron.rope import RotaryTable
 from relax_engine.backends.megatron.settings import OptimizerSettings, RecomputeSettings, read_settings
-from relax_engine.checkpoint.families import RopeSpec
+from relax_engine.checkpoint.rope import DynamicScaling, RopeSpec, YarnScaling
 from relax_engine.config import RunConfig
 from relax_engine.config.layout import ParallelLayout
 
@@ -133,30 +131,32 @@ def test_without_warmup_the_first_step_has_the_full_rate() -> None:
     assert _rates("constant", 3) == [1.0] * 3
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-def test_frequencies_equal_transformers(scaled: bool) -> None:
-    rope = RopeSpec(5e5, 8.0, 1.0, 4.0, 512) if scaled else RopeSpec(1e4)
-    parameters: dict[str, Any] = {"rope_type": "default", "rope_theta": rope.theta}
-    if scaled:
-        parameters |= {
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 512,
-        }
-    config = LlamaConfig(hidden_size=128, num_attention_heads=2, rope_parameters=parameters)
-    if scaled:
-        expected, factor = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
-        assert factor == 1.0
-    else:
-        expected = 1.0 / 1e4 ** (torch.arange(0, 64, 2).float() / 64)
-    torch.testing.assert_close(inverse_frequencies(rope, 64), expected)
-
-
 def test_the_table_grows_and_keeps_its_values() -> None:
     table = RotaryTable(RopeSpec(1e4), 8, torch.float32, torch.device("cpu"))
-    short = [t.clone() for t in table.upto(3)]
-    long = table.upto(100)
-    assert (long[0].shape, long[1].shape) == ((100, 1, 8), (100, 1, 4))
-    assert all(torch.equal(a, b[:3]) for a, b in zip(short, long, strict=True))
+    short, long = table.upto(3), table.upto(100)
+    assert (long.cos.shape, long.sin.shape) == ((100, 1, 8), (100, 1, 4))
+    assert torch.equal(short.cos, long.cos[:3])
+    assert torch.equal(short.sin, long.sin[:3])
+
+
+@pytest.mark.parametrize("adjacent", [False, True])
+def test_pairs_are_turned_by_their_angle_and_other_dimensions_stay(adjacent: bool) -> None:
+    rope = RopeSpec(1e4, YarnScaling(1.0, 64, attention_factor=1.5), fraction=0.5, adjacent=adjacent)
+    table = RotaryTable(rope, 8, torch.float64, torch.device("cpu")).upto(6)
+    x = torch.randn(6, 3, 8, dtype=torch.float64, requires_grad=True)
+    turned = table(x)
+    first, second = ([0, 2], [1, 3]) if adjacent else ([0, 1], [2, 3])
+    angles = torch.outer(torch.arange(6.0), torch.tensor([1.0, 1e-2])).double()[:, None]
+    pairs = torch.complex(x[..., first], x[..., second]) * torch.polar(torch.full_like(angles, 1.5), angles)
+    torch.testing.assert_close(turned[..., first], pairs.real, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(turned[..., second], pairs.imag, rtol=1e-6, atol=1e-6)
+    assert torch.equal(turned[..., 4:], x[..., 4:])
+    assert torch.autograd.gradcheck(table, (x,))
+
+
+def test_dynamic_scaling_holds_up_to_the_models_positions() -> None:
+    table = RotaryTable(RopeSpec(1e4, DynamicScaling(32)), 8, torch.float32, torch.device("cpu"))
+    plain = RotaryTable(RopeSpec(1e4), 8, torch.float32, torch.device("cpu"))
+    assert torch.equal(table.upto(32).sin, plain.upto(32).sin)
+    with pytest.raises(ValueError, match=r"33 tokens: dynamic RoPE .* max_position_embeddings \(32\)"):
+        table.upto(33)
