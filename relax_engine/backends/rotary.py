@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from relax_engine.checkpoint.errors import UnsupportedModelError
 from relax_engine.checkpoint.rope import LinearScaling, Llama3Scaling, RopeSpec, YarnScaling
 
 
@@ -18,8 +19,13 @@ def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
     """Radians per position of each rotated pair of a head's dimensions, float32 `[rope.rotated(head_dim) / 2]`.
 
     Unscaled, with d rotated dimensions: `theta ** (-2i / d)`.
+
+    Raises:
+        UnsupportedModelError: the rotated dimensions are not pairs.
     """
     dim = rope.rotated(head_dim)
+    if dim % 2:
+        raise UnsupportedModelError(f"{dim} rotated dimensions of a head of {head_dim} are not pairs")
     plain = 1.0 / rope.theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
     match rope.scaling:
         case LinearScaling(factor):

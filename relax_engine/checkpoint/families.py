@@ -116,8 +116,6 @@ def _read_dense(name: str, config: HfConfig) -> ModelSpec:
     if heads % groups:
         raise UnsupportedModelError(f"{name}: {heads} attention heads are not a multiple of {groups} key/value heads")
     rope, head_dim = read_rope(name, config), int(config.get("head_dim") or hidden // heads)
-    if rope.rotated(head_dim) % 2:
-        raise UnsupportedModelError(f"{name}: {rope.rotated(head_dim)} rotated dimensions of a head are not pairs")
     return ModelSpec(
         architecture=name,
         num_layers=_positive(name, config, "num_hidden_layers"),

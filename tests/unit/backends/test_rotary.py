@@ -93,3 +93,8 @@ def test_all_spellings(spelling: dict[str, Any]) -> None:
 def test_what_is_not_known_is_refused(parameters: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedModelError, match=message):
         read_rope("Llama", {"rope_parameters": parameters, "max_position_embeddings": 64})
+
+
+def test_an_odd_number_of_rotated_dimensions_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match="25 rotated dimensions of a head of 64 are not pairs"):
+        inverse_frequencies(RopeSpec(1e4, fraction=0.4), 64)

@@ -109,8 +109,8 @@ def parse_architecture(config: Mapping[str, Any], *, extra_eos: Any = None, sour
     except (UnknownArchitectureError, UnsupportedModelError) as error:
         raise ModelError(f"{source}: {error}") from error
     arch = Architecture(spec, tuple(sorted(_ids(config.get("eos_token_id")) | _ids(extra_eos))))
-    if arch.head_dim % 2:
-        raise ModelError(f"{source}: heads of {arch.head_dim} elements, which must be even")
+    if arch.head_dim % 2 or spec.rope.rotated(spec.rotary_head_dim) % 2:
+        raise ModelError(f"{source}: heads of {arch.head_dim} elements, which must be rotated in pairs")
     return arch
 
 

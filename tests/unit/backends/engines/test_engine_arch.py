@@ -48,7 +48,7 @@ def test_of_latent_attention_one_vector_and_a_rotary_key_are_cached() -> None:
         ({"use_sliding_window": True}, "sliding-window attention"),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "type 'longrope' is not supported"),
         ({"num_key_value_heads": 3}, "4 attention heads are not a multiple of 3 key/value heads"),
-        ({"head_dim": 15, "partial_rotary_factor": 0.8}, "heads of 15 elements, which must be even"),
+        ({"head_dim": 15}, "heads of 15 elements, which must be rotated in pairs"),
         ({"vocab_size": None}, "vocab_size must be a positive integer, got None"),
     ],
 )
