@@ -26,21 +26,27 @@ class Carried:
 
     def __init__(self, origin: Place, weights: WeightMap) -> None:
         """Without such layers, or without weights at `origin`, there is nothing."""
-        self.names: list[str] = []
-        if not weights.spec.mtp_layers:
-            return
-        try:
-            self._reader = HfReader(origin)
-        except CheckpointNotFoundError as error:
-            logger.warning("the layers for further tokens are left out: %s", error)
-            return
-        self.names = sorted(name for name in self._reader.names() if carries(weights.spec, name))
+        self._reader = _reader(origin) if weights.spec.mtp_layers else None
+        stored = () if self._reader is None else self._reader.names()
+        self.names = sorted(name for name in stored if carries(weights.spec, name))
 
     def plan(self, target: torch.dtype | None) -> list[PlannedTensor]:
         """The tensors, of type `target`, or as stored."""
+        if self._reader is None:
+            return []
         shape, dtype = self._reader.shape, self._reader.dtype
         return [PlannedTensor(name, shape(name), target or dtype(name)) for name in self.names]
 
     def stream(self) -> Iterator[tuple[str, list[Tensor]]]:
         """Their values, in the plan's order."""
-        return ((name, [self._reader.tensor(name)]) for name in self.names)
+        if self._reader is not None:
+            for name in self.names:
+                yield name, [self._reader.tensor(name)]
+
+
+def _reader(origin: Place) -> HfReader | None:
+    try:
+        return HfReader(origin)
+    except CheckpointNotFoundError as error:
+        logger.warning("the layers for further tokens are left out: %s", error)
+        return None

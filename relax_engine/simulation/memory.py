@@ -98,7 +98,13 @@ def activation_bytes(spec: ModelSpec, shape: TrainingShape) -> int:
 
 
 def key_value_bytes(spec: ModelSpec, *, itemsize: int, tensor: int = 1) -> int:
-    """Bytes of the key/value cache for one token on one device of an engine."""
+    """Bytes of the key/value cache for one token on one device of an engine.
+
+    With latent attention every device has the latent vector and the rotary key, once; the embedded engine has them
+    twice, as keys and as values.
+    """
+    if spec.latent is not None:
+        return spec.num_layers * (spec.latent.kv_rank + spec.latent.rotary_dim) * itemsize
     return 2 * spec.num_layers * -(-spec.num_query_groups // tensor) * spec.head_dim * itemsize
 
 
@@ -133,31 +139,54 @@ def layers_of_ranks(layers: int, layout: ParallelLayout) -> list[int]:
 
 
 def _layer(spec: ModelSpec, layout: ParallelLayout, layer: int) -> Share:
-    hidden, head, tensor = spec.hidden_size, spec.head_dim, layout.tensor
-    heads, groups = spec.num_attention_heads, spec.num_query_groups
-    qkv = (heads + 2 * groups) * head // tensor
-    dense = 2 * hidden + qkv * hidden + hidden * heads * head // tensor
-    dense += 2 * head if spec.qk_norm else 0
-    dense += qkv if spec.qkv_bias else 0
+    hidden, tensor = spec.hidden_size, layout.tensor
+    dense = (4 if spec.sandwich_norms else 2) * hidden + _attention(spec, tensor)
     experts = spec.experts
     if experts is None or not spec.has_experts(layer):
         return Share(dense + 3 * hidden * spec.ffn_hidden_size // tensor, 0)
-    dense += experts.count * hidden  # the router
+    dense += experts.count * (hidden + (1 if experts.bias else 0))  # the router
     dense += 3 * hidden * (experts.shared_ffn_hidden_size or 0) // tensor
     dense += hidden if experts.shared_gate else 0
     own = experts.count // layout.expert
     return Share(dense, own * 3 * hidden * experts.ffn_hidden_size // layout.experts_tensor)
 
 
+def _attention(spec: ModelSpec, tensor: int) -> int:
+    """Parameters of one layer's attention on one of `tensor` ranks."""
+    hidden, head, heads, latent = spec.hidden_size, spec.head_dim, spec.num_attention_heads, spec.latent
+    if latent is not None:
+        whole = (latent.kv_rank + latent.rotary_dim) * hidden + latent.kv_rank
+        whole += 0 if latent.q_rank is None else latent.q_rank * (hidden + 1)
+        by_heads = head * (latent.q_rank or hidden) + (latent.plain_dim + latent.value_dim) * latent.kv_rank
+        return whole + heads * (by_heads + latent.value_dim * hidden) // tensor
+    qkv = (heads + 2 * spec.num_query_groups) * head // tensor
+    count = qkv * hidden + hidden * heads * head // tensor
+    count += 2 * head if spec.qk_norm else 0
+    count += qkv if spec.qkv_bias else 0
+    return count + (hidden if spec.output_bias else 0)
+
+
+def _kept_of_attention(spec: ModelSpec, tensor: int, cut: int, selective: bool) -> int:
+    """Elements for each token."""
+    heads, head, latent = spec.num_attention_heads, spec.head_dim, spec.latent
+    if latent is not None:
+        vectors = 2 * (latent.kv_rank + latent.rotary_dim + (latent.q_rank or 0)) // cut
+        projected, values = head + latent.plain_dim + latent.value_dim, latent.value_dim
+        attention = 0 if selective else 2 * head + 2 * values  # rotated q, k, v and the output
+        return vectors + heads * (projected + attention + values) // tensor
+    groups = spec.num_query_groups
+    projected = (heads + 2 * groups) * head
+    normed = (heads + groups) * head if spec.qk_norm else 0
+    attention = 0 if selective else projected + heads * head  # rotated q, k, v and the output
+    return (projected + normed + attention + heads * head) // tensor
+
+
 def _kept_of_layer(spec: ModelSpec, shape: TrainingShape, layer: int) -> int:
     """Elements for each token."""
     layout = shape.layout
     cut = layout.tensor if layout.sequence_parallel else 1
-    heads, groups, head = spec.num_attention_heads, spec.num_query_groups, spec.head_dim
-    projected = (heads + 2 * groups) * head
-    normed = (heads + groups) * head if spec.qk_norm else 0
-    attention = 0 if shape.recompute == "selective" else projected + heads * head  # rotated q, k, v and the output
-    kept = 4 * spec.hidden_size // cut + (projected + normed + attention + heads * head) // layout.tensor
+    kept = (6 if spec.sandwich_norms else 4) * spec.hidden_size // cut
+    kept += _kept_of_attention(spec, layout.tensor, cut, shape.recompute == "selective")
     experts = spec.experts
     if experts is None or not spec.has_experts(layer):
         return kept + 3 * spec.ffn_hidden_size // layout.tensor
