@@ -97,6 +97,7 @@ def _experts(spec: ModelSpec, experts: ExpertSpec) -> dict[str, Any]:
         "num_moe_experts": experts.count,
         "moe_ffn_hidden_size": experts.ffn_hidden_size,
         "moe_router_topk": experts.top_k,
+        "moe_router_pre_softmax": True,  # Megatron asks for it with one expert for each token
         "moe_router_dtype": "fp32",
         "moe_router_load_balancing_type": "none",  # `experts.Router` has its own, and its own choice
         "moe_shared_expert_intermediate_size": experts.shared_ffn_hidden_size,

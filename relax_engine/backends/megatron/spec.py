@@ -193,9 +193,9 @@ def block_spec(config: TransformerConfig, spec: ModelSpec, virtual_stage: int | 
     """The specification of this pipeline rank's layers, of the piece `virtual_stage` where it has several."""
     first = get_transformer_layer_offset(config, virtual_stage)
     count = get_num_layers_to_build(config, virtual_stage)
-    kinds = {with_experts: _layer_spec(config, spec, with_experts) for with_experts in (False, True)}
-    layers = [kinds[spec.has_experts(first + index)] for index in range(count)]
-    return TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm)
+    with_experts = [spec.has_experts(first + index) for index in range(count)]
+    kinds = {kind: _layer_spec(config, spec, kind) for kind in set(with_experts)}
+    return TransformerBlockSubmodules(layer_specs=[kinds[kind] for kind in with_experts], layer_norm=RMSNorm)
 
 
 def _layer_spec(config: TransformerConfig, spec: ModelSpec, with_experts: bool) -> ModuleSpec:

@@ -628,7 +628,7 @@ def test_a_model_that_cannot_be_the_critic_is_refused(
     [
         ("config.json", "{", "config.json is not valid JSON"),
         ("config.json", None, "has no config.json"),
-        ("config.json", '{"architectures": ["MambaForCausalLM"]}', "'MambaForCausalLM'; supported: LlamaForCausalLM"),
+        ("config.json", '{"architectures": ["MambaForCausalLM"]}', "'MambaForCausalLM'; supported: Deepseek"),
         ("config.json", '{"architectures": ["Qwen3ForCausalLM"]}', "lacks the key"),
         ("tokenizer.json", None, "has no tokenizer"),
     ],

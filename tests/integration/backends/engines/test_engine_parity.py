@@ -24,6 +24,9 @@ TEMPERATURES = (0.5, 1.0, 1.3)
         ("qwen3moe", False),
         ("qwen2moe", False),
         ("mistral", False),
+        ("glm4", False),
+        ("deepseekv2", False),
+        ("deepseekv3", False),
     ],
 )
 async def test_log_probs_and_greedy_equal_hugging_face(model_of: Callable[..., Path], kind: str, tied: bool) -> None:
