@@ -1,16 +1,19 @@
 """`pyflyte run` that kills itself with SIGKILL, at the first of its points at which it has not died before.
 
+It is forked from a process that has imported all that the tasks use, so that an attempt takes the time of its tasks.
+
 Points of a task, in the order of the program: `training` (a checkpoint is complete, steps are to come), `committing`
 (everything of an artifact is stored, its reference is not), `shown` (a file was written that is no artifact), `done`
 (the body has ended, Flyte does not know it),
 `cached` (Flyte has kept the result: the boundary between this task and the next). A point is told from others of its
-kind by the task and its inputs, so it is the same one in every attempt. `$RELAX_TEST_POINTS` names the file of the
-points that have been died at, `$RELAX_TEST_BODIES` that of the bodies that were begun.
+kind by the task and its inputs, so it is the same one in every attempt. The file `points` has those that have been died
+at, `bodies` the bodies that were begun.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import signal
@@ -20,14 +23,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import great_expectations  # noqa: F401
+import ray  # noqa: F401
+import torch  # noqa: F401
+import transformers  # noqa: F401
 from flytekit.clis.sdk_in_container.pyflyte import main
 from flytekit.core import local_cache
 
+import relax_engine
 from relax_engine.lineage.refs import ReferenceTable
 from tasks import decks, executions
 from tasks.store import work_root
 
-POINTS, BODIES = (Path(os.environ[name]) for name in ("RELAX_TEST_POINTS", "RELAX_TEST_BODIES"))
+points, bodies = Path("points.txt"), Path("bodies.txt")
 current = "none"
 
 
@@ -39,8 +47,8 @@ def append(path: Path, line: str) -> None:
 def reach(kind: str, what: str = "") -> None:
     """Die here, unless that has been done."""
     point = f"{current} {kind} {what}".strip()
-    if point not in (POINTS.read_text().splitlines() if POINTS.exists() else ()):
-        append(POINTS, point)
+    if point not in (points.read_text().splitlines() if points.exists() else ()):
+        append(points, point)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -62,7 +70,7 @@ def keep(*arguments: Any, **named: Any) -> None:
 
 @contextlib.contextmanager
 def executed(task: str) -> Iterator[None]:
-    append(BODIES, current)
+    append(bodies, current)
     if task == "train":
         threading.Thread(target=watch, daemon=True).start()
     with original_executed(task):
@@ -87,9 +95,23 @@ def update(self: ReferenceTable, name: str, change: Any) -> Any:
     return original_update(self, name, change)
 
 
-if __name__ == "__main__":
-    local_cache.LocalTaskCache.get = staticmethod(get)
-    local_cache.LocalTaskCache.set = staticmethod(keep)
-    executions.executed, decks.show = executed, show
-    ReferenceTable.update = update  # type: ignore[method-assign]
-    main()
+def attempt(home: Path, variables: dict[str, str], arguments: list[str]) -> None:
+    """The program `pyflyte` with these arguments, in a process that was just forked."""
+    global points, bodies
+    os.environ.clear()
+    os.environ.update(variables)
+    os.chdir(home)
+    points, bodies = home / "points.txt", home / "bodies.txt"
+    log = os.open(home / "out.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    main(args=arguments, prog_name="pyflyte")
+
+
+local_cache.LocalTaskCache.get = staticmethod(get)
+local_cache.LocalTaskCache.set = staticmethod(keep)
+executions.executed, decks.show = executed, show
+ReferenceTable.update = update  # type: ignore[method-assign]
+importlib.import_module("workflows.post_training")
+for public in relax_engine.__all__:
+    getattr(relax_engine, public)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
@@ -12,13 +11,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from letters import HERE, ROOT, environment, prompts, settings
+from letters import HERE, ROOT, environment, prompts, pyflyte, settings
 
 from examples.tiny_math.make_model import make_model
 from relax_engine.lineage import ArtifactStore
 
 DEADLINE_S = 600
 MARK = "RELAX_TEST_PIPELINE"
+FORKED = multiprocessing.get_context("forkserver")
 TASKS = Counter(
     intake_file=2,
     intake_model=1,
@@ -36,6 +36,13 @@ ARTIFACTS = {
 }
 
 
+def run_forked(home: Path, variables: dict[str, str], arguments: list[str]) -> None:
+    """What a process that is about to be killed executes."""
+    import killed_pyflyte
+
+    killed_pyflyte.attempt(home, variables, arguments)
+
+
 class Pipeline:
     """One home, one store; attempt after attempt."""
 
@@ -44,23 +51,18 @@ class Pipeline:
         self.home, self.inputs, self.mark = home, inputs, uuid.uuid4().hex
         self.points, self.bodies = home / "points.txt", home / "bodies.txt"
 
-    def attempt(self, *, killed: bool) -> int:
-        """Exit code of `pyflyte run`; with `killed` it dies at its next point."""
-        names = {"RELAX_TEST_POINTS": str(self.points), "RELAX_TEST_BODIES": str(self.bodies), MARK: self.mark}
-        program = [sys.executable, str(HERE / "killed_pyflyte.py")]
-        if not killed:
-            program = [str(Path(sys.executable).parent / "pyflyte")]
-        with (self.home / "out.log").open("a") as log:
-            process = subprocess.Popen(
-                [*program, "run", str(ROOT / "workflows/post_training.py"), "post_training", *self.inputs],
-                cwd=self.home,
-                env={**environment(self.home), **names},
-                stdout=log,
-                stderr=log,
-            )
-            code = process.wait(DEADLINE_S)
-        assert code in (0, -signal.SIGKILL), (self.home / "out.log").read_text()[-4000:]
-        return code
+    def attempt(self) -> int:
+        """Exit code of `pyflyte run`, which dies at its next point."""
+        variables = {**environment(self.home), MARK: self.mark}
+        arguments = ["run", str(ROOT / "workflows/post_training.py"), "post_training", *self.inputs]
+        began = time.monotonic()
+        process = FORKED.Process(target=run_forked, args=(self.home, variables, arguments))
+        process.start()
+        process.join(DEADLINE_S)
+        point = (self.lines(self.points) or [""])[-1] if process.exitcode else "the end"
+        print(f"{time.monotonic() - began:6.1f} s to {point}", flush=True)
+        assert process.exitcode in (0, -signal.SIGKILL), (self.home / "out.log").read_text()[-4000:]
+        return process.exitcode
 
     def lines(self, path: Path) -> list[str]:
         return path.read_text().splitlines() if path.exists() else []
@@ -85,8 +87,8 @@ def check_what_is_visible(store: ArtifactStore, point: str) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(3600)
-def test_killed_everywhere(tmp_path: Path) -> None:
+@pytest.mark.timeout(1200)
+def test_killed_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "source"
     source.mkdir()
     prompts(source / "train.parquet", "first", 64)
@@ -97,12 +99,15 @@ def test_killed_everywhere(tmp_path: Path) -> None:
         *("--train_prompts", str(source / "train.parquet"), "--heldout_prompts", str(source / "heldout.parquet")),
         *("--base_model", str(source / "model"), "--config", str(source / "run.yaml"), "--name", "letters"),
     ]
-    undisturbed = Pipeline(tmp_path / "undisturbed", inputs)
-    assert undisturbed.attempt(killed=False) == 0
+    undisturbed = tmp_path / "undisturbed"
+    undisturbed.mkdir()
+    pyflyte(undisturbed, "workflows/post_training.py", "post_training", *inputs)
 
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{HERE}")
+    FORKED.set_forkserver_preload(["killed_pyflyte", "test_killed_pipeline"])
     pipeline = Pipeline(tmp_path / "killed", inputs)
     finished: dict[str, int] = {}
-    while pipeline.attempt(killed=True) != 0:
+    while pipeline.attempt() != 0:
         point = pipeline.lines(pipeline.points)[-1]
         begun = Counter(pipeline.lines(pipeline.bodies))
         assert {task: begun[task] for task in finished} == finished, "a task ran again whose result was kept"
@@ -120,7 +125,7 @@ def test_killed_everywhere(tmp_path: Path) -> None:
     assert len(repeats) == TASKS.total()
     print(f"{died.total()} kills, {repeats.total()} bodies begun for {len(repeats)} tasks")
 
-    store, whole = pipeline.store, undisturbed.store
+    store, whole = pipeline.store, ArtifactStore.open(str(undisturbed / "artifacts"))
     assert {name.removeprefix("letters-") for name in store.names()} == ARTIFACTS
     for name in ("train", "heldout", "start", "model"):
         assert store.resolve(f"letters-{name}").digest == whole.resolve(f"letters-{name}").digest, name
