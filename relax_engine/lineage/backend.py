@@ -7,13 +7,20 @@ operations are conditional and must hold across processes and hosts: ``put_if_ab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from relax_engine.lineage.errors import StoreUrlError
+
+_REQUESTS = 16
+"""Requests under way at once where many are wanted: a bucket answers each after milliseconds."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,17 @@ class Backend(Protocol):
 
     def unfinished(self) -> Iterator[Unfinished]:
         """Writes that were begun and not completed, by writers that live or that were killed."""
+
+
+def at_once(request: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """What `request` returns for each item, in their order; several requests are under way at a time.
+
+    Not to be called from within a `request`: the number of threads would multiply.
+    """
+    if len(items) < 2:
+        return [request(item) for item in items]
+    with ThreadPoolExecutor(min(_REQUESTS, len(items))) as threads:
+        return list(threads.map(request, items))
 
 
 def open_backend(url: str, *, create: bool) -> Backend:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 
 from relax_engine.lineage.backend import Backend
 from relax_engine.lineage.checkout import blob_key
+from relax_engine.lineage.names import MARKS_FOLDER, mark_key
 from relax_engine.lineage.records import ManifestTable, manifest_key
-from relax_engine.lineage.refs import KINDS_FOLDER, ReferenceTable, kind_key
+from relax_engine.lineage.refs import ReferenceTable
 
 GRACE_S = 24 * 3600.0
-_FOLDERS = ("blobs/", "uses/", "children/", "manifests/", KINDS_FOLDER)
+_FOLDERS = ("blobs/", "uses/", "children/", "manifests/", MARKS_FOLDER)
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ def _reachable(references: ReferenceTable, manifests: ManifestTable) -> Iterator
     for name in references.names():
         reference = references.read(name)
         if reference is not None:
-            yield kind_key(name, reference.kind)
+            yield mark_key(name, reference.kind)
         for version in reference.versions if reference else ():
             artifact = manifests.load(version)
             yield manifest_key(version.digest, version.record)

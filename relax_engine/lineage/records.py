@@ -10,9 +10,10 @@ finished point to a record no reference holds and are passed over.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from relax_engine.lineage.backend import Backend
+from relax_engine.lineage.backend import Backend, Stored, at_once
 from relax_engine.lineage.errors import CorruptArtifactError
 from relax_engine.lineage.manifest import Artifact, FileEntry, ParentLink, parse_manifest
 from relax_engine.lineage.refs import ReferenceTable, Version
@@ -52,12 +53,8 @@ class ManifestTable:
         Raises:
             CorruptArtifactError: its manifest is missing or altered.
         """
-        key = manifest_key(version.digest, version.record)
-        stored = self._backend.get(key)
-        if stored is None or record_id(stored.data) != version.record:
-            state = "missing" if stored is None else "altered"
-            raise CorruptArtifactError(f"manifest {key} in {self._backend.url} is {state}; restore it from a backup")
-        return parse_manifest(stored.data, version=version.version, record=version.record)
+        stored = self._backend.get(manifest_key(version.digest, version.record))
+        return self._read(stored, version.digest, version.record, version.version)
 
     def with_digest(self, prefix: str) -> list[Artifact]:
         """Visible artifacts whose digest begins with ``prefix`` (two or more hex digits), oldest first."""
@@ -68,23 +65,34 @@ class ManifestTable:
         """Visible artifacts that hold a file with this SHA-256, oldest first."""
         return self._visible(self._backend.list(f"uses/{sha256[:2]}/{sha256}."))
 
-    def with_parent(self, digest: str) -> list[Artifact]:
-        """Visible artifacts made from the artifact with this digest, oldest first."""
-        return self._visible(self._backend.list(f"children/{digest[:2]}/{digest}."))
+    def with_parents(self, digests: Sequence[str]) -> list[Artifact]:
+        """Visible artifacts made from an artifact with one of these digests, each once, oldest first."""
 
-    def _visible(self, keys: Iterator[str]) -> list[Artifact]:
+        def children(digest: str) -> list[str]:
+            return list(self._backend.list(f"children/{digest[:2]}/{digest}."))
+
+        return self._visible(key for keys in at_once(children, sorted(set(digests))) for key in keys)
+
+    def _visible(self, keys: Iterable[str]) -> list[Artifact]:
+        records = sorted({tuple(key.rpartition("/")[2].split(".")[-2:]) for key in keys})
+        documents = at_once(lambda record: self._backend.get(manifest_key(*record)), records)
+        pairs = zip(records, documents, strict=True)
+        written = [self._read(stored, digest, record) for (digest, record), stored in pairs if stored is not None]
+        names = sorted({artifact.name for artifact in written})
+        references = dict(zip(names, at_once(self._references.read, names), strict=True))
         found = []
-        for key in keys:
-            digest, record = key.rpartition("/")[2].split(".")[-2:]
-            stored = self._backend.get(manifest_key(digest, record))
-            if stored is None:
-                continue
-            name = parse_manifest(stored.data, version=0, record=record).name
-            reference = self._references.read(name)
-            version = reference.holding(record) if reference else None
+        for artifact in written:
+            reference = references[artifact.name]
+            version = reference.holding(artifact.record) if reference else None
             if version is not None:
-                found.append(self.load(version))
+                found.append(replace(artifact, version=version.version))
         return sorted(found, key=lambda artifact: (artifact.created_at, artifact.ref))
+
+    def _read(self, stored: Stored | None, digest: str, record: str, version: int = 0) -> Artifact:
+        if stored is None or record_id(stored.data) != record:
+            key, state = manifest_key(digest, record), "missing" if stored is None else "altered"
+            raise CorruptArtifactError(f"manifest {key} in {self._backend.url} is {state}; restore it from a backup")
+        return parse_manifest(stored.data, version=version, record=record)
 
 
 def record_id(document: bytes) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -21,7 +20,6 @@ from relax_engine.lineage.manifest import canonical_json, check_schema, parse_ve
 REFERENCE_SCHEMA = 2  # 1 had no moves
 _SWAP_DEADLINE_S = 120.0
 _FOLDER = "refs/"
-KINDS_FOLDER = "kinds/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +101,10 @@ class ReferenceTable:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def names(self, kind: str | None = None) -> Iterator[str]:
-        """Every name that has been published, sorted; of one kind when given, by one more listing."""
-        declared: defaultdict[str, set[str]] = defaultdict(set)
-        for key in self._backend.list(KINDS_FOLDER) if kind else ():
-            of, _, name = key.removeprefix(KINDS_FOLDER).partition("/")
-            declared[name].add(of)
+    def names(self) -> Iterator[str]:
+        """Every name that has been published, sorted, by listing all references."""
         for key in self._backend.list(_FOLDER):
-            name = key.removeprefix(_FOLDER).removesuffix(".json")
-            if kind is None or declared[name] == {kind} or (len(declared[name]) != 1 and self._holds(name, kind)):
-                yield name
-
-    def _holds(self, name: str, kind: str) -> bool:
-        """For a name of an older store, of no declared kind, or one whose two first writers declared two."""
-        reference = self.read(name)
-        return reference is not None and reference.kind == kind
-
-    def declare(self, name: str, kind: str) -> None:
-        """Say which kind a name is going to hold, so that names can be listed by kind; invisible until published."""
-        self._backend.put_if_absent(kind_key(name, kind), b"")
+            yield key.removeprefix(_FOLDER).removesuffix(".json")
 
     def read(self, name: str) -> Reference | None:
         """The name's present state, or None for an unknown name."""
@@ -154,11 +137,6 @@ class ReferenceTable:
                 )
             time.sleep(random.uniform(0, pause))
             pause = min(2 * pause, 0.25)
-
-
-def kind_key(name: str, kind: str) -> str:
-    """Where the empty object lies that says which kind a name holds."""
-    return f"{KINDS_FOLDER}{kind}/{name}"
 
 
 def _key(name: str) -> str:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import difflib
+import heapq
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from relax_engine.lineage.errors import AmbiguousReferenceError, ArtifactNotFoundError
 from relax_engine.lineage.hashing import list_files, sha256_file
 from relax_engine.lineage.manifest import KINDS, Artifact, FileEntry, artifact_digest
+from relax_engine.lineage.names import NameTable
 from relax_engine.lineage.records import ManifestTable
 from relax_engine.lineage.refs import ReferenceTable
 
 MIN_PREFIX = 6
+_COMPARED = 64
+"""Names that are compared letter by letter with one that does not exist: those that share most pieces with it."""
 _HEX = re.compile(rf"(?:sha256:)?([0-9a-f]{{{MIN_PREFIX},64}})")
 
 
 class Resolver:
     """Reference strings, tried in this order: name (``[kind/]name[@vN|@alias]``), digest prefix, path."""
 
-    def __init__(self, references: ReferenceTable, manifests: ManifestTable) -> None:
+    def __init__(self, references: ReferenceTable, manifests: ManifestTable, names: NameTable) -> None:
         self._references = references
         self._manifests = manifests
+        self._names = names
 
     def resolve(self, ref: str) -> Artifact:
         """The artifact ``ref`` stands for.
@@ -78,8 +84,15 @@ class Resolver:
         return found[0]
 
     def _nothing(self, ref: str) -> Artifact:
-        near = difflib.get_close_matches(ref.partition("@")[0], list(self._references.names()), n=3)
+        near = _close(ref.partition("@")[0], self._names.names())
         hint = f"did you mean {', '.join(near)}?" if near else "`relax lineage list` shows what there is"
         raise ArtifactNotFoundError(
             f"no artifact answers to {ref!r} (tried name, digest prefix of {MIN_PREFIX}+ digits, path); {hint}"
         )
+
+
+def _close(wanted: str, names: Sequence[str]) -> list[str]:
+    """At most three names that look like `wanted`, the likest first."""
+    pieces = {wanted[index : index + 2] for index in range(len(wanted) - 1)}
+    candidates = heapq.nlargest(_COMPARED, names, key=lambda name: sum(piece in name for piece in pieces))
+    return difflib.get_close_matches(wanted, candidates, n=3)

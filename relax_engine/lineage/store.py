@@ -16,12 +16,11 @@ import math
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from relax_engine.lineage.backend import Backend, open_backend
+from relax_engine.lineage.backend import Backend, at_once, open_backend
 from relax_engine.lineage.checkout import blob_key, checkout
 from relax_engine.lineage.collect import GRACE_S, Collected, collect
 from relax_engine.lineage.diff import ArtifactDiff, compare
@@ -40,6 +39,7 @@ from relax_engine.lineage.manifest import (
     check_schema,
     manifest_bytes,
 )
+from relax_engine.lineage.names import NameTable
 from relax_engine.lineage.producer import describe_producer
 from relax_engine.lineage.records import ManifestTable
 from relax_engine.lineage.refs import Move, Reference, ReferenceTable, Version
@@ -49,8 +49,6 @@ STORE_SCHEMA = 1
 DEFAULT_URL = "artifacts"
 _RENEW_S = 3600.0
 """Age at which a blob that is used again is made young; well below any grace period of a collection."""
-_READERS = 16
-"""Documents that are read at once where many are wanted: a bucket answers each after milliseconds."""
 _ANY: Any = object()
 
 logger = logging.getLogger(__name__)
@@ -65,7 +63,8 @@ class ArtifactStore:
         self._backend = backend
         self._references = ReferenceTable(backend)
         self._manifests = ManifestTable(backend, self._references)
-        self._resolver = Resolver(self._references, self._manifests)
+        self._names = NameTable(backend, self._references)
+        self._resolver = Resolver(self._references, self._manifests, self._names)
 
     @classmethod
     def open(cls, url: str | None = None, *, create: bool = True) -> ArtifactStore:
@@ -148,7 +147,8 @@ class ArtifactStore:
             metadata=metadata or {},
         )
         record = self._manifests.write(document, digest, files, links)
-        self._references.declare(name, kind)
+        if before is None:
+            self._names.declare(name, kind)
 
         def append(reference: Reference | None) -> Reference:
             self._check_kind_of_name(reference, name, kind)
@@ -160,6 +160,8 @@ class ArtifactStore:
         for source, entry in blobs:
             # A collection that looked before the commit may just have taken a blob that was there already.
             self._backend.upload(source, blob_key(entry.sha256), entry.sha256)
+        if before is None:
+            self._names.committed(name, kind)
         artifact = self._announced(self._manifests.load(committed))
         logger.info("published %s %s (%s, %d files, %d bytes)", kind, artifact.ref, digest, len(files), artifact.size)
         return artifact
@@ -261,40 +263,38 @@ class ArtifactStore:
 
     def ancestors(self, artifact: Artifact | str) -> list[Artifact]:
         """Everything it was made from, nearest first, each once."""
-        return _walk(self._artifact(artifact), self.parents)
+        return _walk(self._artifact(artifact), self._parents)
 
     def descendants(self, artifact: Artifact | str) -> list[Artifact]:
         """Everything made from its content, nearest first, each once."""
-        return _walk(self._artifact(artifact), lambda a: self._manifests.with_parent(a.digest))
+        return _walk(self._artifact(artifact), lambda level: self._manifests.with_parents([a.digest for a in level]))
 
     def parents(self, artifact: Artifact) -> list[Artifact]:
         """The artifacts it was made from directly, in the order they were given."""
-        return [self.resolve(link.ref) for link in artifact.parents]
+        return self._parents([artifact])
 
     def versions(self, name: str) -> list[Artifact]:
         """All versions of a name, oldest first."""
         reference = self._references.read(name)
         if reference is None:
             raise ArtifactNotFoundError(f"no artifact is named {name!r}; `relax lineage list` shows the names")
-        return [self._manifests.load(version) for version in reference.versions]
+        return at_once(self._manifests.load, reference.versions)
 
     def aliases(self, name: str) -> dict[str, int]:
         """Alias -> version number, ``latest`` included; empty for an unknown name."""
         reference = self._references.read(name)
-        return {**dict(reference.aliases), "latest": len(reference.versions)} if reference else {}
+        return _aliases(reference) if reference else {}
 
-    def names(self, kind: str | None = None) -> Iterator[str]:
+    def names(self, kind: str | None = None) -> list[str]:
         """Published names, sorted; of one kind when given."""
-        return self._references.names(kind)
+        return self._names.names(kind)
 
     def newest(self, kind: str | None = None) -> list[tuple[Artifact, dict[str, int]]]:
         """The newest version of every name, of one kind when given, with the name's aliases; sorted by name."""
 
-        def read(name: str) -> tuple[Artifact, dict[str, int]]:
-            return self.resolve(f"{name}@latest"), self.aliases(name)
-
-        with ThreadPoolExecutor(_READERS) as readers:
-            return list(readers.map(read, self.names(kind)))
+        references = [found for found in at_once(self._references.read, self.names(kind)) if found]
+        newest = at_once(self._manifests.load, [reference.versions[-1] for reference in references])
+        return [(artifact, _aliases(reference)) for artifact, reference in zip(newest, references, strict=True)]
 
     def diff(self, left: Artifact | str, right: Artifact | str) -> ArtifactDiff:
         """What differs between two artifacts, and between what they were made from."""
@@ -324,6 +324,9 @@ class ArtifactStore:
                 self._backend.renew(key)
         self._backend.upload(source, key, entry.sha256)
 
+    def _parents(self, level: Sequence[Artifact]) -> list[Artifact]:
+        return at_once(self.resolve, list(dict.fromkeys(link.ref for artifact in level for link in artifact.parents)))
+
     def _artifact(self, artifact: Artifact | str) -> Artifact:
         return self.resolve(artifact) if isinstance(artifact, str) else artifact
 
@@ -350,6 +353,10 @@ def _with_digest(reference: Reference, digest: str) -> Version | None:
     return next((version for version in reference.versions if version.digest == digest), None)
 
 
+def _aliases(reference: Reference) -> dict[str, int]:
+    return {**dict(reference.aliases), "latest": len(reference.versions)}
+
+
 def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
     figures = {key: float(value) for key, value in metrics.items()}
     for key, value in figures.items():
@@ -358,15 +365,10 @@ def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
     return figures
 
 
-def _walk(start: Artifact, neighbours: Callable[[Artifact], list[Artifact]]) -> list[Artifact]:
-    seen, order, frontier = {start.ref}, [], [start]
-    while frontier:
-        following = []
-        for artifact in frontier:
-            for other in neighbours(artifact):
-                if other.ref not in seen:
-                    seen.add(other.ref)
-                    order.append(other)
-                    following.append(other)
-        frontier = following
-    return order
+def _walk(start: Artifact, neighbours: Callable[[list[Artifact]], list[Artifact]]) -> list[Artifact]:
+    """Level after level; `neighbours` are those of all artifacts of a level together."""
+    found, level = {start.ref: start}, [start]
+    while level:
+        level = [other for other in neighbours(level) if other.ref not in found]
+        found |= {other.ref: other for other in level}
+    return list(found.values())[1:]

@@ -13,7 +13,7 @@ def listing(store_url: str | None) -> list[dict[str, Any]]:
     """The newest version of every name, newest first; nothing where there is no store."""
     try:
         store = ArtifactStore.open(store_url, create=False)
-        newest = [store.versions(name)[-1] for name in store.names()]
+        newest = [artifact for artifact, _ in store.newest()]
     except (LineageError, FileNotFoundError):
         return []
     newest.sort(key=lambda artifact: artifact.created_at, reverse=True)

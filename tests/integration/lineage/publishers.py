@@ -39,6 +39,20 @@ for step in range(int(count)):
     print(published.ref, flush=True)
 """
 
+PUBLISH_NAMES = """
+import sys
+from pathlib import Path
+from relax_engine.lineage import ArtifactStore
+url, folder, writer, count = sys.argv[1:5]
+store = ArtifactStore.open(url)
+print("ready", flush=True)
+sys.stdin.readline()
+for step in range(int(count)):
+    path = Path(folder) / f"{writer}-{step}"
+    path.write_text(f"{writer} {step}")
+    store.publish(path, kind=("dataset", "model")[step % 2], name=f"w{writer}-{step}")
+"""
+
 SWAP = """
 import sys
 from relax_engine.lineage import ArtifactStore

@@ -1,14 +1,17 @@
+import time
 from pathlib import Path
 
 import pytest
-from publishers import PUBLISH, PUBLISH_AND_POINT, SWAP, start, tell
+from publishers import PUBLISH, PUBLISH_AND_POINT, PUBLISH_NAMES, SWAP, start, tell
 
 from relax_engine.lineage import ArtifactStore
+from relax_engine.lineage.names import FOLD
 
 WRITERS = 8
 EACH = 6
 ROUNDS = 15
 CROWD = 16
+NAMES = 16
 
 
 def test_every_version_of_every_writer_is_kept_and_complete(store_url: str, tmp_path: Path):
@@ -88,3 +91,29 @@ def test_sixteen_writers_of_one_name_make_one_linear_history(store_url: str, tmp
     assert store.aliases("tiny")["production"] == moves[-1].version
     assert all(store.verify(version) == [] for version in versions)
     print(f"{len(versions)} versions of {CROWD} writers, {len(moves)} moves, production is v{moves[-1].version}")
+
+
+@pytest.mark.long
+def test_the_names_of_a_kind_are_right_while_sixteen_write_and_four_of_them_are_killed(store_url: str, tmp_path: Path):
+    store = ArtifactStore.open(store_url)
+    writers = [start(PUBLISH_NAMES, store_url, tmp_path, writer, NAMES) for writer in range(CROWD)]
+    for writer in writers:
+        tell(writer)
+    looks, began = 0, time.monotonic()
+    while any(writer.poll() is None for writer in writers):
+        assert time.monotonic() - began < 200
+        for number, writer in enumerate(writers[:4]):  # each when it has a quarter, a half, ... of its names
+            if writer.poll() is None and len(list(tmp_path.glob(f"{number}-*"))) > NAMES * number // 4:
+                writer.kill()
+        exist = set(store._references.names())
+        found = [set(store.names(kind)) for kind in ("dataset", "model")]
+        assert exist <= found[0] | found[1] <= set(store._references.names())
+        assert not found[0] & found[1]
+        looks += 1
+    assert [writer.wait(10) for writer in writers] == [-9] * 4 + [0] * 12
+    kept = {f"w{writer}-{step}" for writer in range(4, CROWD) for step in range(NAMES)}
+    assert kept <= set(store.names()) == set(store._references.names())
+    assert all(name.rpartition("-")[2] in map(str, range(1, NAMES, 2)) for name in store.names("model"))
+    marks = len(list(store._backend.list("kinds/")))
+    assert marks < 2 * FOLD
+    print(f"{len(store.names())} names, {looks} looks meanwhile, {marks} marks left")
