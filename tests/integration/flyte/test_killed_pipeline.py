@@ -87,7 +87,7 @@ def check_what_is_visible(store: ArtifactStore, point: str) -> None:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_killed_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "source"
     source.mkdir()

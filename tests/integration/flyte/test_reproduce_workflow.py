@@ -31,7 +31,7 @@ def report(home: Path, model: Path, *arguments: str) -> tuple[Any, Any, str]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_two_deterministic_reports_have_the_same_tables(tmp_path: Path) -> None:
     model = make_model(tmp_path / "model")
     one, two = (
