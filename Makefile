@@ -113,6 +113,7 @@ docs: $(STAMP)
 	@$(BIN)/python -m relax_engine.config.reference docs
 	@$(BIN)/python -m relax_engine.observe.definitions docs
 	@$(BIN)/python -m relax_engine.components.rollout_api docs/openapi/rollout.json
+	@$(BIN)/python tools/budget.py
 
 # The packages of the lock as a bill of materials (CycloneDX), and their licences as a table.
 sbom: $(STAMP)
