@@ -12,6 +12,7 @@ from flytekit import task
 
 from relax_engine.errors import ConfigError
 from tasks import decks, html
+from tasks.compare import CURVES, reward_charts
 from tasks.executions import executed
 from tasks.settings import CACHE, EVERY_TASK, SHORT, SMALL
 from tasks.store import fetch, publish, work_directory
@@ -57,14 +58,14 @@ def paper_report(comparison: ArtifactRef, pipeline: str) -> ArtifactRef:
         if any(row["mode"] == "fully_async" for row in results):
             claims += _speeds(results, times)
         claims.append(
-            _claim("routing replay's share of a step", 0.019, None, "this engine trains no mixture of experts")
+            _claim("routing replay's share of a step", 0.019, None, "not in this comparison: a mixture of experts' own")
         )
         header = ("claim", "published", "here", "note")
         table = [tuple(claim.values()) for claim in claims]
         runs = html.table(list(results[0]), [list(row.values()) for row in results])
-        document = decks.show(
-            f"Report of {pipeline}", html.table(header, table), runs, html.lineage(None, [comparison])
-        )
+        charts = reward_charts(json.loads((source / CURVES).read_text()))
+        parts = [html.table(header, table), runs, *charts, html.lineage(None, [comparison])]
+        document = decks.show(f"Report of {pipeline}", *parts)
         (work / "report.html").write_text(document, encoding="utf-8")
         (work / "claims.json").write_text(json.dumps(claims, indent=1), encoding="utf-8")
         lines = [" | ".join(map(_cell, row)) for row in [header, ("---",) * len(header), *table]]

@@ -31,8 +31,8 @@ Written by `python tools/budget.py` from `tools/budget.yaml`; with recipes, step
 **Time and cost** of {steps} steps, each of 512 prompts with 16 responses. A step is simulated from the phases that its
 source measured, and is within 10 % of the published ones ([how far that can be
 trusted](simulate.md#how-far-it-can-be-trusted)); for a recipe of yours, take the phases of a short run (`relax simulate
---from-run`). Cost: device hours times {price:g}, an assumed price. Memory: of one device of the trainer, and the weights
-of one engine; what is left on the engine's device is its key/value cache.
+--from-run`). Cost: device hours times {price:g}, an assumed price. Memory: of one device of the trainer, and the
+weights of one engine; what is left on the engine's device is its key/value cache.
 
 {recipes}
 
