@@ -35,7 +35,7 @@ def test_presets_have_as_many_parameters_as_is_published(name: str) -> None:
     assert parameters_per_device(spec_of(name), ParallelLayout()).total == read_preset(name).parameters
 
 
-@pytest.mark.parametrize("name", ["Qwen3-0.6B", "Qwen2.5-0.5B", "Llama-3.2-1B", "Qwen3-30B-A3B"])
+@pytest.mark.parametrize("name", ["Qwen3-0.6B", "Llama-3.2-1B", "Qwen3-30B-A3B", "DeepSeek-V2-Lite", "GLM-4-9B"])
 def test_parameters_are_those_of_the_weight_map(name: str) -> None:
     spec = spec_of(name)
     counted = sum(math.prod(mapping.shape) for mapping in WeightMap(spec).parameters.values())
@@ -84,6 +84,15 @@ def test_experts_are_spread_over_expert_ranks_and_the_rest_over_tensor_ranks() -
     assert share.dense == 48 * (attention + 128 * 2048) + 2 * (151936 // 4) * 2048 + 2048
 
 
+def test_latent_vectors_are_whole_on_every_tensor_rank() -> None:
+    spec = spec_of("DeepSeek-V2-Lite")
+    one, two = (parameters_per_device(spec, ParallelLayout(size, size > 1, expert_tensor=1)) for size in (1, 2))
+    assert one.expert == two.expert == 26 * 64 * 3 * 2048 * 1408
+    by_heads = 27 * 16 * (192 * 2048 + (128 + 128) * 512 + 128 * 2048)
+    mlps = 3 * 2048 * (10944 + 26 * 2 * 1408)
+    assert 2 * (one.dense - two.dense) == by_heads + mlps + 2 * 102400 * 2048
+
+
 def test_the_heaviest_pipeline_rank_counts() -> None:
     spec = spec_of("Llama-3.2-1B")
     first = parameters_per_device(spec, ParallelLayout(pipeline=4, first_layers=1, last_layers=1))
@@ -105,6 +114,7 @@ def test_recomputation_keeps_layer_inputs_and_sequence_parallelism_cuts_them() -
 def test_cache_of_one_token() -> None:
     assert key_value_bytes(spec_of("Qwen3-8B"), itemsize=2) == 2 * 36 * 8 * 128 * 2
     assert key_value_bytes(spec_of("Qwen3-8B"), itemsize=2, tensor=16) == 2 * 36 * 1 * 128 * 2
+    assert key_value_bytes(spec_of("DeepSeek-V3"), itemsize=2, tensor=8) == 61 * (512 + 64) * 2
 
 
 def test_the_doctor_says_what_each_role_needs() -> None:
