@@ -78,3 +78,12 @@ def _layers(spec: ModelSpec, layout: ParallelLayout) -> Iterator[tuple[str, str]
                 "num_virtual_stages_per_pipeline_rank pipeline_model_parallel_size",
                 f"{count} layers of a pipeline rank do not divide into {layout.virtual} virtual stages",
             )
+            return
+    first = (layout.first_layers or (between // others if others else ends[0])) // layout.virtual
+    deepstack = 0 if spec.media is None else spec.media.deepstack
+    if first < deepstack:
+        yield (
+            "pipeline_model_parallel_size decoder_first_pipeline_num_layers",
+            f"the first {deepstack} layers take features of images, and the first pipeline stage, which has the "
+            f"encoders, has {first} layers",
+        )

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from relax_engine.checkpoint.errors import UnsupportedModelError
 from relax_engine.checkpoint.model_spec import ExpertSpec, LatentSpec, ModelSpec
 from relax_engine.checkpoint.rope import mscale, read_rope, rope_parameters
+from relax_engine.multimodal.families import media_family
 
 HfConfig = Mapping[str, Any]
 
@@ -312,7 +313,32 @@ def _with_scores(read: Callable[[str, HfConfig], ModelSpec]) -> Callable[[str, H
     return reader
 
 
+def _with_media(read: Callable[[str, HfConfig], ModelSpec]) -> Callable[[str, HfConfig], ModelSpec]:
+    """The reader of a model that sees, whose text model `read` describes."""
+
+    def reader(name: str, config: HfConfig) -> ModelSpec:
+        family = media_family(config)
+        if family is None:
+            raise UnsupportedModelError(f"{name}: config.json names the model_type {config.get('model_type')!r}")
+        text = dict(family.text_config)
+        for key in ("tie_word_embeddings", "dtype", "torch_dtype"):
+            text[key] = config.get(key) or text.get(key)
+        spec = read(name, text)
+        try:
+            family.axes(spec.head_dim // 2)
+        except ValueError as error:
+            raise UnsupportedModelError(f"{name}: {error}") from error
+        if spec.rope.max_positions is not None:
+            raise UnsupportedModelError(f"{name}: dynamic RoPE scaling of media's positions is not supported; use YaRN")
+        return dataclasses.replace(spec, media=family)
+
+    return reader
+
+
 FAMILIES: dict[str, Callable[[str, HfConfig], ModelSpec]] = {
     **{f"{family}ForCausalLM": read for family, read in _READERS.items()},
     **{f"{family}ForSequenceClassification": _with_scores(read) for family, read in _READERS.items()},
+    "Qwen2VLForConditionalGeneration": _with_media(_read_qwen2),
+    "Qwen2_5_VLForConditionalGeneration": _with_media(_read_qwen2),
+    "Qwen3VLForConditionalGeneration": _with_media(_read_qwen3),
 }

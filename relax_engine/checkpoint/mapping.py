@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from relax_engine.checkpoint.model_spec import LatentSpec, ModelSpec
+from relax_engine.multimodal.towers import tower_shapes
 
 SCORE = "score.weight"
 """The score layer's only tensor, under the same name in both worlds."""
@@ -162,7 +163,7 @@ class WeightMap:
 def ignores(spec: ModelSpec, hf_name: str) -> bool:
     """Whether a checkpoint may carry this tensor although the model has no use for it."""
     replaced_head = spec.tie_word_embeddings or spec.num_labels is not None
-    of_head, of_rope = replaced_head and hf_name == "lm_head.weight", hf_name.endswith("rotary_emb.inv_freq")
+    of_head, of_rope = replaced_head and hf_name.endswith("lm_head.weight"), hf_name.endswith("rotary_emb.inv_freq")
     return of_head or of_rope or carries(spec, hf_name)
 
 
@@ -233,7 +234,8 @@ def padded_vocab_size(vocab_size: int, tensor_parallel: int) -> int:
 
 def _parameters(spec: ModelSpec) -> Iterator[ParameterMapping]:
     hidden, vocab = (spec.hidden_size,), (spec.vocab_size, spec.hidden_size)
-    yield ParameterMapping("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), Layout.VOCAB, vocab)
+    text, head = ("model.", "") if spec.media is None else (spec.media.text_prefix, spec.media.head_prefix)
+    yield ParameterMapping("embedding.word_embeddings.weight", (f"{text}embed_tokens.weight",), Layout.VOCAB, vocab)
     for index in range(spec.num_layers):
         mlp = _experts(spec) if spec.has_experts(index) else _mlp(spec)
         norm, *others = _norms(spec)
@@ -241,13 +243,16 @@ def _parameters(spec: ModelSpec) -> Iterator[ParameterMapping]:
             yield dataclasses.replace(
                 part,
                 name=f"decoder.layers.{index}.{part.name}",
-                hf_names=tuple(f"model.layers.{index}.{hf_name}" for hf_name in part.hf_names),
+                hf_names=tuple(f"{text}layers.{index}.{hf_name}" for hf_name in part.hf_names),
             )
-    yield ParameterMapping("decoder.final_layernorm.weight", ("model.norm.weight",), Layout.REPLICATED, hidden)
+    yield ParameterMapping("decoder.final_layernorm.weight", (f"{text}norm.weight",), Layout.REPLICATED, hidden)
     if spec.num_labels is not None:
         yield ParameterMapping(SCORE, (SCORE,), Layout.REPLICATED, (spec.num_labels, spec.hidden_size))
     elif not spec.tie_word_embeddings:
-        yield ParameterMapping("output_layer.weight", ("lm_head.weight",), Layout.VOCAB, vocab)
+        yield ParameterMapping("output_layer.weight", (f"{head}lm_head.weight",), Layout.VOCAB, vocab)
+    if spec.media is not None:
+        for name, shape in tower_shapes(spec.media).items():
+            yield ParameterMapping(f"media.{name}", (f"{spec.media.prefix}{name}",), Layout.REPLICATED, shape)
 
 
 def _norms(spec: ModelSpec) -> Iterator[ParameterMapping]:

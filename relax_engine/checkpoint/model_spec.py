@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from relax_engine.checkpoint.rope import RopeSpec
+from relax_engine.multimodal.families import MediaFamily
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class ModelSpec:
     projection; None for a language model. `sandwich_norms`: the outputs of attention and MLP are normalised, too.
     `fused_gate_up`: Hugging Face stores both projections of the MLP as one tensor. `mtp_layers` layers for the
     prediction of further tokens stand behind the others in the checkpoint; they are carried along, not computed.
+    `media` is what the model sees and hears; None for text alone.
     """
 
     architecture: str
@@ -101,6 +103,7 @@ class ModelSpec:
     sandwich_norms: bool = False
     fused_gate_up: bool = False
     mtp_layers: int = 0
+    media: MediaFamily | None = None
 
     @property
     def rotary_head_dim(self) -> int:

@@ -84,7 +84,8 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     parameters: dict[str, Any] = dict(config.get("rope_scaling") or {})
     parameters.update(config.get("rope_parameters") or {})
     parameters["rope_theta"] = float(parameters.get("rope_theta") or config.get("rope_theta") or 10000.0)
-    parameters["rope_type"] = parameters.get("rope_type") or parameters.get("type") or "default"
+    kind = parameters.get("rope_type") or parameters.get("type") or "default"
+    parameters["rope_type"] = "default" if kind == "mrope" else kind  # three positions, with unscaled frequencies
     return parameters
 
 

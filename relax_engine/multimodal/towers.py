@@ -25,6 +25,7 @@ _VISION = {
     "qwen3_vl_moe": "Qwen3VLMoeVisionModel",
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeVisionEncoder",
 }
+_KINDS = ("image", "video", "audio")
 _AUDIO = {"qwen3_omni_moe_thinker": "Qwen3OmniMoeAudioEncoder"}
 
 
@@ -107,6 +108,12 @@ class MediaTower(nn.Module):
         return output
 
 
+def tower_shapes(family: MediaFamily) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a family's encoders' parameters, without building them."""
+    tower = MediaTower(family, dtype=torch.float32, device="meta")
+    return {name: tuple(parameter.shape) for name, parameter in tower.named_parameters()}
+
+
 def merge(embeds: Tensor, places: Places, features: MediaFeatures) -> Tensor:
     """`embeds` `[tokens, hidden]` with features in the place of placeholders; differentiable in both.
 
@@ -119,6 +126,22 @@ def merge(embeds: Tensor, places: Places, features: MediaFeatures) -> Tensor:
         )
     tokens, rows = (torch.from_numpy(index).to(embeds.device) for index in (places.tokens, places.features))
     return embeds.index_copy(0, tokens, features.embeddings.to(embeds.dtype).index_select(0, rows))
+
+
+def feature_order(counts: Sequence[Mapping[str, int]]) -> list[np.ndarray]:
+    """Where each sample's features, in its own order, stand among those of `concatenated` samples.
+
+    Args:
+        counts: features of each kind (image, video, audio) of each sample.
+    """
+    totals = {kind: sum(sample.get(kind, 0) for sample in counts) for kind in _KINDS}
+    bases = dict(zip(_KINDS, np.cumsum([0, *totals.values()]).tolist(), strict=False))
+    rows: list[np.ndarray] = []
+    for sample in counts:
+        rows.append(np.concatenate([bases[kind] + np.arange(sample.get(kind, 0)) for kind in _KINDS]))
+        for kind in _KINDS:
+            bases[kind] += sample.get(kind, 0)
+    return rows
 
 
 def concatenated(samples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:

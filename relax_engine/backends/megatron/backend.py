@@ -23,6 +23,7 @@ from relax_engine.algorithms.objective import LossFn
 from relax_engine.backends.megatron import parallel, schedule
 from relax_engine.backends.megatron.deferred_writes import DeferredWrites
 from relax_engine.backends.megatron.device import compute_device
+from relax_engine.backends.megatron.media_model import freeze
 from relax_engine.backends.megatron.metrics import reduce_metrics
 from relax_engine.backends.megatron.micro_batch import MicroBatch, MicroBatches, Question, question_of
 from relax_engine.backends.megatron.model import build_model
@@ -86,6 +87,8 @@ class MegatronBackend:
         self.iteration = 0
         self._model = build_model(self.spec, settings.layout, dtype=settings.dtype, recompute=settings.recompute)
         self._micro_batches = MicroBatches(settings, self.spec)
+        if trainable and settings.frozen:
+            freeze(self._model.named_parameters(), settings.frozen)
         self._training = Training.of(self._model, settings.optimizer, settings.dtype) if trainable else None
         if not trainable:
             self._model.freeze()

@@ -31,7 +31,8 @@ class Share:
     """What one context-parallel rank computes of a micro-batch; all of it where there is one rank.
 
     Attributes:
-        tokens, positions: int64 `[total]`, padded with zeros to the same total on every rank.
+        tokens, positions: `[total]`, padded with zeros to the same total on every rank; positions of media
+            `[total, 3]`.
         real: how many of them are not padding.
         pieces: the attentions; their cells lie end to end.
         query_cells: int64 `[sum of rows * queries]`, the rank's token in each cell (any where another rank has it).
@@ -42,6 +43,8 @@ class Share:
         order: int64 `[R]`, where each response token stands when the ranks' parts, each padded to `width`, lie end to
             end; None where there is one rank.
         width: the largest r of all ranks.
+        features: int64 `[total]`, which media feature stands in the place of each token, -1 for text; None without
+            media.
     """
 
     tokens: np.ndarray
@@ -56,6 +59,7 @@ class Share:
     chosen: np.ndarray
     order: np.ndarray | None
     width: int
+    features: np.ndarray | None = None
 
 
 def share(compact: Compact, rank: int = 0, size: int = 1, *, multiple_of: int = 1) -> Share:
@@ -80,7 +84,8 @@ def share(compact: Compact, rank: int = 0, size: int = 1, *, multiple_of: int = 
         order[theirs] = each * width + np.arange(len(theirs))
     return Share(
         tokens=np.pad(compact.tokens[mine], padding),
-        positions=np.pad(compact.positions[mine], padding),
+        positions=np.pad(compact.positions[mine], [padding, *[(0, 0)] * (compact.positions.ndim - 1)]),
+        features=None if compact.features is None else np.pad(compact.features[mine], padding, constant_values=-1),
         real=int(np.count_nonzero(mine < compact.real)),
         pieces=pieces,
         query_cells=queries,
@@ -98,6 +103,7 @@ def _whole(compact: Compact) -> Share:
     return Share(
         tokens=compact.tokens,
         positions=compact.positions,
+        features=compact.features,
         real=compact.real,
         pieces=tuple(Piece(bucket.rows, bucket.length, bucket.length) for bucket in compact.buckets),
         query_cells=compact.to_padded,

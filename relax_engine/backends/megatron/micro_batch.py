@@ -17,8 +17,11 @@ from relax_engine.algorithms.objective import LossFn, LossInputs
 from relax_engine.backends.megatron.context import Share, share
 from relax_engine.backends.megatron.device import compute_device
 from relax_engine.backends.megatron.experts import Routing
+from relax_engine.backends.megatron.media_model import MediaInput
+from relax_engine.backends.megatron.media_rows import COLUMN, with_media
 from relax_engine.backends.megatron.model import ResponseTargets
-from relax_engine.backends.megatron.packing import pack
+from relax_engine.backends.megatron.mrope import MultimodalRotary
+from relax_engine.backends.megatron.packing import Packing, pack
 from relax_engine.backends.megatron.rope import RotaryTable
 from relax_engine.backends.megatron.rows import RowGather
 from relax_engine.backends.megatron.settings import BackendSettings
@@ -44,11 +47,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Rows (None: the placeholder of a rank without any) and this rank's share of their tokens."""
+    """Rows (None: the placeholder of a rank without any), this rank's share of their tokens, and all their media."""
 
     rows: ColumnBatch | None
     response_offsets: np.ndarray
     share: Share
+    media: dict[str, Tensor] | None = None
 
     @property
     def responses(self) -> int:
@@ -63,19 +67,28 @@ class MicroBatches:
         self._layout, self._spec = settings.layout, spec
         self._aux_loss_coeff = settings.aux_loss_coeff
         self._device = compute_device()
-        self._rotary = RotaryTable(spec.rope, spec.rotary_head_dim, settings.dtype, self._device)
+        self._rotary = _rotary(spec, settings.dtype, self._device)
 
     def pack(self, rows: ColumnBatch | None) -> MicroBatch:
-        """Pack rows (columns `tokens` and `response_lengths`), each shared prompt once."""
+        """Pack rows (columns `tokens`, `response_lengths` and of media), each shared prompt once.
+
+        Raises:
+            MediaMismatchError: a row's media are not those of its placeholders.
+        """
         layout = self._layout
         multiple_of = layout.tensor if layout.sequence_parallel else 1
         if layout.context == 1:
-            packed = compact(pack(rows, multiple_of=multiple_of), multiple_of=multiple_of, round_to=ROUND_TO)
-            return MicroBatch(rows, packed.response_offsets, share(packed))
-        packed = compact(pack(rows))
+            packing, media = self._with_media(pack(rows, multiple_of=multiple_of), rows)
+            packed = compact(packing, multiple_of=multiple_of, round_to=ROUND_TO)
+            return MicroBatch(rows, packed.response_offsets, share(packed), media)
+        packing, media = self._with_media(pack(rows), rows)
+        packed = compact(packing)
         rank = parallel_state.get_context_parallel_rank()
         own = share(packed, rank, layout.context, multiple_of=multiple_of)
-        return MicroBatch(rows, packed.response_offsets, own)
+        return MicroBatch(rows, packed.response_offsets, own, media)
+
+    def _with_media(self, packing: Packing, rows: ColumnBatch | None) -> tuple[Packing, dict[str, Tensor] | None]:
+        return (packing, None) if self._spec.media is None else with_media(packing, rows, self._spec.media)
 
     def forward(self, chunk: torch.nn.Module, micro_batch: MicroBatch, question: Question) -> Tensor:
         """The chunk's output: hidden states, or from the last chunk what was asked."""
@@ -107,6 +120,7 @@ class MicroBatches:
                 groups=max(1, self._spec.num_query_groups // layout.tensor),
                 context=layout.context,
                 routing=self._routing(micro_batch),
+                media=_media_input(micro_batch),
             ),
         )
         return output
@@ -131,7 +145,7 @@ class MicroBatches:
         tokens = torch.zeros((), dtype=torch.int, device=self._device)
         if rows is None or micro_batch.responses == 0:
             return output.sum(), tokens, {}
-        names = getattr(loss_fn, "columns", None) or list(rows)
+        names = getattr(loss_fn, "columns", None) or [name for name in rows if name != COLUMN]
         scored = output if output.dim() == 2 else output[None]
         per_token, others = scored[0], scored[1 : len(scored) - question.entropy]
         inputs = LossInputs(
@@ -142,6 +156,18 @@ class MicroBatches:
         )
         loss, metrics = loss_fn(per_token, scored[-1] if question.entropy else None, inputs)
         return loss, tokens, {"loss": loss.detach().clone()} | metrics
+
+
+def _rotary(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> RotaryTable | MultimodalRotary:
+    if spec.media is None:
+        return RotaryTable(spec.rope, spec.rotary_head_dim, dtype, device)
+    return MultimodalRotary(spec.rope, spec.head_dim, spec.media.axes(spec.head_dim // 2), dtype, device)
+
+
+def _media_input(micro_batch: MicroBatch) -> MediaInput | None:
+    if micro_batch.media is None or micro_batch.share.features is None:
+        return None
+    return MediaInput.of(micro_batch.media, micro_batch.share.features)
 
 
 def question_of(loss_fn: LossFn, temperature: float) -> Question:

@@ -25,9 +25,10 @@ from relax_engine.backends.megatron.architecture import transformer_config
 from relax_engine.backends.megatron.chunks import ModelChunks
 from relax_engine.backends.megatron.device import compute_device
 from relax_engine.backends.megatron.log_probs import VocabSlice, likeliest, token_log_probs
+from relax_engine.backends.megatron.media_model import Embedded, add_tower
 from relax_engine.backends.megatron.rows import RowGather
 from relax_engine.backends.megatron.settings import RecomputeSettings
-from relax_engine.backends.megatron.spec import block_spec
+from relax_engine.backends.megatron.spec import PackedSequences, block_spec
 from relax_engine.checkpoint.divisibility import misfits
 from relax_engine.checkpoint.mapping import padded_vocab_size
 from relax_engine.checkpoint.model_spec import ModelSpec
@@ -70,7 +71,23 @@ class ResponseModel(GPTModel):
             max_sequence_length=spec.max_position_embeddings,
             share_embeddings_and_output_weights=spec.tie_word_embeddings,
             position_embedding_type="none",  # PackedAttention applies RoPE
+            scatter_embedding_sequence_parallel=spec.media is None,  # media are merged into whole embeddings
         )
+
+    def _preprocess(
+        self, input_ids: Tensor, position_ids: None, *, packed_seq_params: PackedSequences, **rest: Any
+    ) -> tuple[Any, ...]:
+        """Megatron's hook before the first layer."""
+        if hasattr(self, "media"):
+            text = self.embedding(input_ids=input_ids, position_ids=position_ids)
+            parallel = self.config.sequence_parallel
+            embedded = Embedded(text, self.media, packed_seq_params.media, sequence_parallel=parallel)
+            rest["decoder_input"] = embedded.hidden
+            packed_seq_params.deepstack = embedded.deepstack
+        whole: tuple[Any, ...] = super()._preprocess(
+            input_ids, position_ids, packed_seq_params=packed_seq_params, **rest
+        )
+        return whole
 
     def _states(self, hidden_states: Tensor, labels: ResponseTargets, *, partial_gradients: bool) -> Tensor:
         """The states before this rank's response tokens, `[r, hidden]`, from `[tokens, 1, hidden]`.
@@ -184,4 +201,7 @@ def build_model(
         warnings.filterwarnings("ignore", message="MLP requires ffn_hidden_size", category=DeprecationWarning)
         config = transformer_config(spec, layout, dtype, recompute)
         stages = range(layout.virtual) if layout.virtual > 1 else [None]
-        return ModelChunks([kind(spec, config, stage).to(compute_device(), dtype) for stage in stages])
+        chunks = [kind(spec, config, stage).to(compute_device(), dtype) for stage in stages]
+    if spec.media is not None and chunks[0].pre_process:
+        add_tower(chunks[0], spec.media, dtype=dtype, device=compute_device())
+    return ModelChunks(chunks)

@@ -100,6 +100,10 @@ class Packing:
         buckets: rectangles that attention works on.
         to_padded: int64 `[sum of rectangle sizes]`, the packed index behind each rectangle cell.
         to_packed: int64 `[total]`, the rectangle cell of each packed token.
+        positions: `[total]`, of each token in its sequence, from 0; three numbers each, `[total, 3]`, with media.
+        features: int64 `[total]`, which media feature stands in the place of each token, -1 for text; None without
+            media.
+        identities: of each row, the same where media are; None without.
     """
 
     tokens: np.ndarray
@@ -111,6 +115,9 @@ class Packing:
     buckets: tuple[Bucket, ...]
     to_padded: np.ndarray
     to_packed: np.ndarray
+    positions: np.ndarray
+    features: np.ndarray | None = None
+    identities: tuple[bytes, ...] | None = None
 
 
 def pack(batch: ColumnBatch | None, *, multiple_of: int = 1) -> Packing:
@@ -146,16 +153,18 @@ def pack(batch: ColumnBatch | None, *, multiple_of: int = 1) -> Packing:
         tokens = np.concatenate([tokens, np.zeros(missing, np.int64)])
         lengths = np.append(lengths, missing)
     buckets, to_padded, to_packed = _rectangles(lengths)
+    bounds = np.concatenate([[0], np.cumsum(lengths)])
     return Packing(
         tokens=tokens,
         real=real,
-        cu_lengths=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+        cu_lengths=bounds.astype(np.int32),
         predictors=positions - 1,
         targets=targets,
         response_offsets=response_offsets,
         buckets=buckets,
         to_padded=to_padded,
         to_packed=to_packed,
+        positions=np.arange(len(tokens)) - np.repeat(bounds[:-1], lengths),
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,6 +59,12 @@ class RotaryTable:
             self._cos = torch.cat([cos, plain], dim=-1).to(self._device, self._dtype)
             self._sin = sin.to(self._device, self._dtype)
         return Rotation(self._cos[:length], self._sin[:length], self._rope.adjacent)
+
+    def at(self, positions: np.ndarray) -> Rotation:
+        """The rotation of each position of `[tokens]`."""
+        index = torch.from_numpy(positions).to(self._device)
+        cos, sin, adjacent = self.upto(int(positions.max()) + 1)
+        return Rotation(cos.index_select(0, index), sin.index_select(0, index), adjacent)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, adjacent: bool = False) -> Tensor:

@@ -70,6 +70,8 @@ class BackendSettings:
     seed: int = 1234
     head: Head = "policy"
     aux_loss_coeff: float = 0.0
+    frozen: frozenset[str] = frozenset()
+    """Parts of a model that sees or hears which keep their weights (`media_model.FROZEN_PARTS`)."""
 
 
 def read_settings(flat: Any, *, layout: ParallelLayout | None = None, value_head: bool = False) -> BackendSettings:

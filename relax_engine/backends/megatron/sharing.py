@@ -23,7 +23,7 @@ class Compact:
     Attributes:
         tokens: int64 `[total]`, what is computed.
         real: how many of them are the batch's; placeholders follow.
-        positions: int64 `[total]`, of each token in its sequence, from 0.
+        positions, features: of each token, as in `Packing`.
         predictors: int64 `[R]`, for each response token the index of the token that predicts it.
         targets: int64 `[R]`, the response tokens.
         response_offsets: int64 `[rows + 1]`, boundaries of the rows inside `[R]`.
@@ -41,6 +41,7 @@ class Compact:
     buckets: tuple[Bucket, ...]
     to_padded: np.ndarray
     to_packed: np.ndarray
+    features: np.ndarray | None = None
 
 
 def compact(packing: Packing, *, multiple_of: int = 1, round_to: int = 1) -> Compact:
@@ -53,10 +54,11 @@ def compact(packing: Packing, *, multiple_of: int = 1, round_to: int = 1) -> Com
     starts, ends = packing.cu_lengths[:-1].astype(np.int64), packing.cu_lengths[1:].astype(np.int64)
     everything = np.arange(len(packing.tokens))
     stand_in = everything.copy()  # the computed token that each token is, or whose cell it may fill
-    seen: dict[bytes, int] = {}
+    seen: dict[tuple[bytes, bytes], int] = {}
     for row, response in enumerate(np.diff(packing.response_offsets).tolist()):
         start, prompt_end = int(starts[row]), int(ends[row]) - response
-        first = seen.setdefault(packing.tokens[start:prompt_end].tobytes(), start)
+        media = packing.identities[row] if packing.identities else b""
+        first = seen.setdefault((packing.tokens[start:prompt_end].tobytes(), media), start)
         stand_in[start:prompt_end] = np.arange(first, first + prompt_end - start)
         if response:
             stand_in[ends[row] - 1] = stand_in[ends[row] - 2]
@@ -70,7 +72,8 @@ def compact(packing: Packing, *, multiple_of: int = 1, round_to: int = 1) -> Com
     return Compact(
         tokens=packing.tokens[keep],
         real=int(np.count_nonzero(keep[: packing.real])),
-        positions=(everything - np.repeat(starts, ends - starts))[keep],
+        positions=packing.positions[keep],
+        features=None if packing.features is None else packing.features[keep],
         predictors=renumbered[packing.predictors],
         targets=packing.targets,
         response_offsets=packing.response_offsets,

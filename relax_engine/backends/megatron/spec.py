@@ -32,6 +32,8 @@ from relax_engine.backends.megatron.fused import swiglu
 from relax_engine.backends.megatron.heads import cell_of_token, token_of_cell
 from relax_engine.backends.megatron.latent import LatentAttention
 from relax_engine.backends.megatron.layer import OutputWithBias, SandwichLayer
+from relax_engine.backends.megatron.media_model import MediaInput
+from relax_engine.backends.megatron.mrope import MultimodalRotary
 from relax_engine.backends.megatron.rms_norm import RMSNorm
 from relax_engine.backends.megatron.rope import RotaryTable, Rotation
 from relax_engine.backends.megatron.rows import RowGather
@@ -44,7 +46,8 @@ class PackedSequences(PackedSeqParams):
     """One micro-batch as the layers see it; the same object for all layers.
 
     The rectangles attention works on, the row selections between `[tokens, heads, d]` and
-    `[rows, heads, length, d]` of the rectangles, the RoPE table of each token, and what the experts' routers need.
+    `[rows, heads, length, d]` of the rectangles, the RoPE table of each token, what the experts' routers need, media,
+    and what their encoders add to the first layers (known once they are encoded).
     """
 
     pieces: tuple[Piece, ...] = ()
@@ -53,25 +56,26 @@ class PackedSequences(PackedSeqParams):
     outputs: RowGather | None = None
     rotary: Rotation | None = None
     routing: Routing | None = None
+    media: MediaInput | None = None
+    deepstack: tuple[Tensor, ...] = ()
 
     @classmethod
     def of(
         cls,
         share: Share,
-        rotary: RotaryTable,
+        rotary: RotaryTable | MultimodalRotary,
         device: torch.device,
         *,
         heads: int,
         groups: int,
         context: int,
         routing: Routing | None,
+        media: MediaInput | None,
     ) -> PackedSequences:
         """Move the index arithmetic of `share` to `device`.
 
         `heads` and `groups` are those of this rank; the keys of `context` ranks are gathered.
         """
-        positions = torch.from_numpy(share.positions).to(device)
-        tables = rotary.upto(int(share.positions.max()) + 1)
         tokens, cells = len(share.tokens), len(share.query_cells)
         asked = [(piece.rows, piece.queries) for piece in share.pieces]
         seen = [(piece.rows, piece.keys) for piece in share.pieces]
@@ -81,10 +85,9 @@ class PackedSequences(PackedSeqParams):
             queries=RowGather(token_of_cell(asked, share.query_cells, heads), tokens * heads, device),
             keys=RowGather(token_of_cell(seen, share.key_cells, groups), context * tokens * groups, device),
             outputs=RowGather(cell_of_token(asked, share.output_cells, heads), cells * heads, device),
-            rotary=Rotation(
-                tables.cos.index_select(0, positions), tables.sin.index_select(0, positions), tables.adjacent
-            ),
+            rotary=rotary.at(share.positions),
             routing=routing,
+            media=media,
         )
 
 

@@ -45,7 +45,7 @@ def _hf_tensors(weights: WeightMap) -> dict[str, torch.Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", sorted(name for name in FAMILIES if not name.endswith("ForConditionalGeneration")))
 @pytest.mark.parametrize("tied", [True, False])
 def test_names_and_shapes_are_those_that_transformers_writes(family: str, tied: bool, tmp_path: Path) -> None:
     import transformers

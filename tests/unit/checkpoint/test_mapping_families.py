@@ -48,7 +48,7 @@ def test_a_published_llama() -> None:
     assert spec.rope == RopeSpec(500000.0, Llama3Scaling(32.0, 1.0, 4.0, 8192))
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES))
+@pytest.mark.parametrize("family", sorted(name for name in FAMILIES if not name.endswith("ForConditionalGeneration")))
 def test_every_family_reads_what_transformers_writes(family: str) -> None:
     import transformers
 
@@ -221,3 +221,27 @@ def test_an_unknown_architecture_is_named_with_the_supported_ones(names: list[st
     supported = "DeepseekV2ForCausalLM, .*LlamaForSequenceClassification, MistralForCausalLM"
     with pytest.raises(UnknownArchitectureError, match=f"{shown}.*{supported}"):
         model_spec({**LLAMA_1B, "architectures": names})
+
+
+def test_a_published_qwen2_5_vl() -> None:
+    """Its text model is described at the top of the file, its positions as a scaling of RoPE."""
+    rope = {"type": "mrope", "mrope_section": [16, 24, 24]}
+    vision = {"hidden_size": 1280, "out_hidden_size": 2048, "spatial_merge_size": 2, "tokens_per_second": 2}
+    ids = {"image_token_id": 151655, "video_token_id": 151656, "vision_start_token_id": 151652}
+    plain = {key: value for key, value in LLAMA_1B.items() if key not in ("rope_scaling", "attention_bias")}
+    heads = {"num_attention_heads": 16, "head_dim": 128, "model_type": "qwen2_5_vl"}
+    config = plain | heads | ids | {"vision_config": vision, "rope_scaling": rope}
+    spec = model_spec(config | {"architectures": ["Qwen2_5_VLForConditionalGeneration"]})
+    assert (spec.qkv_bias, spec.tie_word_embeddings, spec.rope) == (True, True, RopeSpec(500000.0))
+    assert spec.media is not None
+    assert (spec.media.time_unit, spec.media.deepstack) == (2.0, 0)
+    assert spec.media.axes(64).tolist() == [0] * 16 + [1] * 24 + [2] * 24
+
+
+def test_sections_that_are_not_of_the_head() -> None:
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
+    text = {**LLAMA_1B, "rope_scaling": rope, "head_dim": 64}
+    config = {"model_type": "qwen3_vl", "text_config": text, "vision_config": {}, "tie_word_embeddings": True}
+    config |= {"image_token_id": 5, "video_token_id": 6, "architectures": ["Qwen3VLForConditionalGeneration"]}
+    with pytest.raises(UnsupportedModelError, match=r"mrope_section \[24, 20, 20\] .* does not divide 32 rotary"):
+        model_spec(config)
