@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from relax_engine.checkpoint.errors import CheckpointNotFoundError, DamagedCheckpointError
+from relax_engine.checkpoint.errors import CheckpointNotFoundError, DamagedCheckpointError, UnsupportedModelError
 from relax_engine.checkpoint.families import model_spec
 from relax_engine.checkpoint.files import Place, below, files_at, read_bytes
 from relax_engine.checkpoint.mapping import ParameterMapping, WeightMap
@@ -23,6 +23,7 @@ CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 _FLOATS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _SHOWN = 8
+_SCALES = (".weight_scale", ".weight_scale_inv", ".qzeros", ".scales")
 
 
 def read_config(place: Place) -> dict[str, Any]:
@@ -97,11 +98,17 @@ class HfReader:
         A language model may stand in for a value model: it lacks the score layer (`lacks`).
 
         Raises:
+            UnsupportedModelError: the model is quantised.
             DamagedCheckpointError: names the ones that are not.
         """
         absent = self.lacks(weights)
         missing = [name for name in weights.hf_names() if name not in self._tensors and name not in absent]
         extra = [name for name in self._tensors if name not in weights.owner and not weights.ignores(name)]
+        scale = next((name for name in extra if name.endswith(_SCALES)), None)
+        if scale is not None:
+            raise UnsupportedModelError(
+                f"{self.place} has quantised weights ({scale}); dequantise them to bfloat16 first"
+            )
         for problem, names in (("lacks", missing), ("has tensors that its config.json does not describe:", extra)):
             if names:
                 more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

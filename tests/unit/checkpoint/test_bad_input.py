@@ -10,7 +10,12 @@ from hf_models import config, make_model, read_weights
 from safetensors.torch import save_file
 
 from relax_engine.checkpoint import CheckpointManager, export_checkpoint, import_checkpoint
-from relax_engine.checkpoint.errors import CheckpointNotFoundError, DamagedCheckpointError, OutputExistsError
+from relax_engine.checkpoint.errors import (
+    CheckpointNotFoundError,
+    DamagedCheckpointError,
+    OutputExistsError,
+    UnsupportedModelError,
+)
 from relax_engine.checkpoint.families import UnknownArchitectureError
 from relax_engine.cli.export import main as export_main
 from relax_engine.cli.import_ import main as import_main
@@ -43,6 +48,11 @@ def origin(tmp_path: Path) -> Path:
             lambda d: (d / "config.json").write_text(json.dumps(config("MambaForCausalLM"))),
             UnknownArchitectureError,
             "'MambaForCausalLM'; supported: Deepseek",
+        ),
+        (
+            lambda d: rewrite(d, model__layers__0__mlp__up_proj__weight_scale_inv=torch.ones(1, 1)),
+            UnsupportedModelError,
+            r"has quantised weights \(model\.layers\.0\.mlp\.up_proj\.weight_scale_inv\); dequantise",
         ),
         (lambda d: (d / "model.safetensors").unlink(), CheckpointNotFoundError, r"has no \*\.safetensors"),
         (
