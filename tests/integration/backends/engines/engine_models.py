@@ -38,21 +38,17 @@ def make_model(directory: Path, kind: str, *, tied: bool, seed: int = 0) -> Path
         model = hf.Qwen2MoeForCausalLM(hf.Qwen2MoeConfig(**sizes, **common))
     elif kind == "glm4":
         model = hf.Glm4ForCausalLM(hf.Glm4Config(head_dim=24, pad_token_id=0, **common))
-    elif kind.startswith("deepseek"):
-        sizes = common | dict(
-            num_key_value_heads=4, kv_lora_rank=24, q_lora_rank=None, qk_nope_head_dim=12, qk_rope_head_dim=8,
-            v_head_dim=20, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, n_group=4, topk_group=2,
-            first_k_dense_replace=1, n_shared_experts=2, routed_scaling_factor=1.5,
-        )  # fmt: skip
+    elif kind == "deepseekv3":
         yarn = {
             "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 64,
             "mscale": 0.7, "mscale_all_dim": 1.0,
         }  # fmt: skip
-        if kind == "deepseekv2":
-            model = hf.DeepseekV2ForCausalLM(hf.DeepseekV2Config(**sizes, topk_method="group_limited_greedy"))
-        else:
-            sizes |= dict(q_lora_rank=28, rope_parameters=yarn)
-            model = hf.DeepseekV3ForCausalLM(hf.DeepseekV3Config(**sizes))
+        sizes = common | dict(
+            num_key_value_heads=4, kv_lora_rank=24, q_lora_rank=28, qk_nope_head_dim=12, qk_rope_head_dim=8,
+            v_head_dim=20, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32, n_group=4, topk_group=2,
+            first_k_dense_replace=1, n_shared_experts=2, routed_scaling_factor=1.5, rope_parameters=yarn,
+        )  # fmt: skip
+        model = hf.DeepseekV3ForCausalLM(hf.DeepseekV3Config(**sizes))
     else:
         rope = {
             "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,

@@ -25,7 +25,6 @@ TEMPERATURES = (0.5, 1.0, 1.3)
         ("qwen2moe", False),
         ("mistral", False),
         ("glm4", False),
-        ("deepseekv2", False),
         ("deepseekv3", False),
     ],
 )
