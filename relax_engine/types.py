@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 Message = dict[str, Any]
 
 
@@ -68,7 +71,9 @@ class Sample:
     loss_mask: list[int] | None = None
     weight_versions: list[WeightVersionSpan] = field(default_factory=list)
     rollout_log_probs: list[float] | None = None
-    rollout_routed_experts: Any | None = None
+    rollout_routed_experts: NDArray[np.int16] | None = field(default=None, compare=False)
+    """The experts that each token but the last was sent to, `[tokens - 1, layers * k]`, with
+    `--use-rollout-routing-replay`."""
     remove_sample: bool = False
     abort_count: int = 0
     status: SampleStatus = SampleStatus.PENDING
@@ -135,6 +140,8 @@ class Sample:
         """A JSON-ready dictionary (media inputs excepted); inverse of `from_dict`."""
         data = dataclasses.asdict(self)
         data["status"] = self.status.value
+        if self.rollout_routed_experts is not None:
+            data["rollout_routed_experts"] = self.rollout_routed_experts.tolist()
         return data
 
     @classmethod
@@ -150,6 +157,8 @@ class Sample:
             span if isinstance(span, WeightVersionSpan) else WeightVersionSpan(**span)
             for span in values.get("weight_versions", [])
         ]
+        if values.get("rollout_routed_experts") is not None:
+            values["rollout_routed_experts"] = np.asarray(values["rollout_routed_experts"], np.int16)
         return cls(**values)
 
 

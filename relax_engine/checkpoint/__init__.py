@@ -14,7 +14,7 @@ _PUBLIC = {
     "resolve_checkpoint": "resolve",
     "ImportResult": "importer",
     "import_checkpoint": "importer",
-    "ExportResult": "exporter",
+    "ExportResult": "export_result",
     "export_checkpoint": "exporter",
 }
 __all__ = sorted(_PUBLIC)

@@ -9,24 +9,26 @@ import itertools
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from relax_engine.checkpoint.adapter_exporter import AdapterCheckpoint, export_adapters, export_merged
+from relax_engine.checkpoint.adapters import read_record
 from relax_engine.checkpoint.carried import Carried
 from relax_engine.checkpoint.dcp_layout import locate
 from relax_engine.checkpoint.dcp_reader import DcpReader
 from relax_engine.checkpoint.dtypes import dtype_name, parse_dtype
 from relax_engine.checkpoint.errors import DamagedCheckpointError
+from relax_engine.checkpoint.export_result import ExportResult
 from relax_engine.checkpoint.families import model_spec
 from relax_engine.checkpoint.files import Extent, Place, is_url
 from relax_engine.checkpoint.fp8 import DTYPE as FP8_DTYPE
 from relax_engine.checkpoint.fp8 import Fp8
 from relax_engine.checkpoint.hf_directory import copy_companions, shard_names, write_config, write_index
-from relax_engine.checkpoint.hf_reader import CONFIG, hf_shapes, read_config
+from relax_engine.checkpoint.hf_reader import CONFIG, HfReader, hf_shapes, read_config
 from relax_engine.checkpoint.mapping import SCORE, Layout, ParameterMapping, WeightMap
 from relax_engine.checkpoint.output import refuse_existing, writing
 from relax_engine.checkpoint.progress import byte_progress
@@ -38,18 +40,6 @@ DEFAULT_SHARD_BYTES = 5 * 2**30
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ExportResult:
-    """``path`` is the Hugging Face directory, ``source`` the iteration it was made from; ``nbytes`` counts weights."""
-
-    path: Place
-    source: Place
-    num_tensors: int
-    num_shards: int
-    nbytes: int
-    dtype: str
-
-
 def export_checkpoint(
     dcp_dir: Place,
     out_dir: Place,
@@ -59,6 +49,7 @@ def export_checkpoint(
     fp8: Fp8 | None = None,
     max_shard_bytes: int = DEFAULT_SHARD_BYTES,
     force: bool = False,
+    adapters_only: bool = False,
 ) -> ExportResult:
     """Convert one iteration directory, or the latest complete one of a run root, to Hugging Face.
 
@@ -66,12 +57,14 @@ def export_checkpoint(
     with `fp8` three times the largest weight. Local disk for a remote output: one file of weights.
 
     Args:
-        origin_hf_dir: the model the run began with; gives config, tokenizer, chat template, and the layers for the
-            prediction of further tokens as they are, where it has such: training leaves them out.
+        origin_hf_dir: the model the run began with; gives config, tokenizer, chat template, the weights under adapters,
+            and the layers for the prediction of further tokens as they are, where it has such: training leaves them
+            out.
         dtype: float32, bfloat16 or float16; None keeps the stored types.
         fp8: quantise the weights of linear layers so; `dtype` is then of the others.
         max_shard_bytes: data bytes of one safetensors file.
         force: replace what is at ``out_dir``. A directory stays in place until the new one is whole.
+        adapters_only: of a checkpoint of adapters, write a PEFT directory; otherwise they are merged into the origin.
 
     Raises:
         OutputExistsError: ``out_dir`` exists, is not empty, and ``force`` is False.
@@ -85,6 +78,14 @@ def export_checkpoint(
     refuse_existing(out_dir, force=force)
     weights = WeightMap(model_spec(read_config(origin_hf_dir)))
     source = resolve_checkpoint(dcp_dir)
+    record = read_record(source)
+    if record is not None:
+        adapters = AdapterCheckpoint(source, record, HfReader(origin_hf_dir))
+        if adapters_only:
+            return export_adapters(adapters, out_dir, force=force)
+        return export_merged(adapters, out_dir, dtype=dtype, fp8=fp8, max_shard_bytes=max_shard_bytes, force=force)
+    if adapters_only:
+        raise ValueError(f"{source} holds whole weights, no adapters: leave --adapters-only out")
     reader = DcpReader(source)
     if SCORE in reader and weights.spec.num_labels is None:
         raise DamagedCheckpointError(

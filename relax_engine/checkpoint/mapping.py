@@ -151,7 +151,7 @@ class WeightMap:
                 f"or a multiple of {groups} as --tensor-model-parallel-size"
             )
         units = {
-            Layout.COLUMNS: mapping.shape[-1],
+            Layout.COLUMNS: mapping.shape[1] if len(mapping.shape) > 1 else size,
             Layout.GATE_UP: mapping.shape[0] // 2,
             Layout.ROWS: mapping.shape[0],
             Layout.QKV: mapping.shape[0],

@@ -25,6 +25,9 @@ def main(argv: list[str]) -> int:
         "--fp8-strategy", choices=["block", "channel", "tensor"], default="block", help="what has a scale"
     )
     parser.add_argument("--fp8-block-size", type=int, nargs=2, default=[128, 128], metavar=("ROWS", "COLUMNS"))
+    parser.add_argument(
+        "--adapters-only", action="store_true", help="of a checkpoint of adapters, a PEFT directory; default: merged"
+    )
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
 
@@ -43,6 +46,7 @@ def main(argv: list[str]) -> int:
             fp8=Fp8(options.fp8_strategy, (rows, columns)) if options.fp8 else None,
             max_shard_bytes=options.max_shard_mb * 2**20,
             force=options.force,
+            adapters_only=options.adapters_only,
         )
     except (CheckpointError, UnknownArchitectureError, UnsupportedModelError, ValueError, OSError) as error:
         print(f"relax export: {error}", file=sys.stderr)

@@ -103,10 +103,12 @@ class Actor(Role):
             load_weights(self.group, args.opd_teacher_load)
             self.group.snapshot(TEACHER)
         holds_initial = self.reference.load()
+        if not holds_initial and (args.lora_rank or not self.context.resume_from):
+            load_weights(self.group, args.ref_load)
         if self.context.resume_from:
             self.group.load(self.context.resume_from, optimizer=not self.context.weights_only)
-        elif not holds_initial:
-            load_weights(self.group, args.ref_load)
+        elif args.lora_adapter_path:
+            self.group.load_adapters(args.lora_adapter_path)
         in_process = computes_in_process(self.config) and not args.use_rollout_logprobs
         self.old_policies = (
             OldPolicies(self.group, bound=self.config.staleness_bound) if args.keep_old_actor and in_process else None

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from ray import serve
 
-from relax_engine.components.mode import forward_budget, forward_columns, rows_per_part
+from relax_engine.components.mode import forward_budget, forward_columns, routing_columns, rows_per_part
 from relax_engine.components.old_policies import OldPolicies
 from relax_engine.components.reference import load_reference
 from relax_engine.components.role import Role, RoleContext, ingress
@@ -37,6 +37,8 @@ class ForwardRole(Role):
         self._columns = ["tokens", "response_lengths"]
         if self.role == "actor_fwd" and self.args.keep_old_actor:
             self._columns.append("first_version")
+        if self.role == "actor_fwd":
+            self._columns += routing_columns(self.config)
         self._lock = asyncio.Lock()
         self._updated = asyncio.Event()
         self._updating = False

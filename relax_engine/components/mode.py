@@ -9,6 +9,7 @@ from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.config import RunConfig
 from relax_engine.config.critic import uses_critic
 from relax_engine.config.roles import has_teacher_role, old_policy_is_current, required_roles
+from relax_engine.stream.columns import ROUTED_EXPERTS
 
 SFT_COLUMNS = ("tokens", "response_lengths", "loss_masks", "sample_indices")
 SUPERVISED_COLUMNS = {"dpo": ("group_index",), "seq_cls": ("class_targets",)}
@@ -119,11 +120,16 @@ def teacher_columns(config: RunConfig) -> tuple[str, ...]:
     return (*routed, *DistillationSettings.from_config(config.flat).columns)
 
 
+def routing_columns(config: RunConfig) -> tuple[str, ...]:
+    """What the policy needs to send tokens to the experts that they were sampled with."""
+    return (ROUTED_EXPERTS,) if config.flat.use_rollout_routing_replay else ()
+
+
 def actor_columns(config: RunConfig) -> list[str]:
     """Columns that a row must have before the actor may train on it."""
     if config.supervised:
         return [*SFT_COLUMNS, *SUPERVISED_COLUMNS.get(config.flat.loss_type, ())]
-    columns = [*ROLLOUT_COLUMNS, *teacher_columns(config)]
+    columns = [*ROLLOUT_COLUMNS, *teacher_columns(config), *routing_columns(config)]
     if config.mode == "fully_async":
         settings = AlgorithmSettings.from_config(config.flat)
         spec = registry.get(settings.advantage_estimator)

@@ -76,7 +76,8 @@ class OnlineExport:
             force=True,
         )
         if self._hook is not None:
-            outcome: Any = self._hook(args, str(result.path), rollout_id, dtype=args.save_hf_dtype, is_lora=False)
+            lora = args.lora_rank > 0
+            outcome: Any = self._hook(args, str(result.path), rollout_id, dtype=args.save_hf_dtype, is_lora=lora)
             if inspect.isawaitable(outcome):
                 asyncio.run(_awaited(outcome))
 

@@ -91,7 +91,7 @@ class PartitionWriter:
 
     async def _put(self, rollout_id: int, groups: Sequence[SampleGroup]) -> None:
         self.hooks.filter_samples(groups)
-        batch = to_columns(groups, self.rewards, self.teacher)
+        batch = to_columns(groups, self.rewards, self.teacher, routed_experts=self.args.use_rollout_routing_replay)
         await self.stream.aput(f"train_{rollout_id}", batch, deadline_s=self.args.wait_timeout)
         if self.recorder is not None:
             samples = [sample for group in groups for sample in group]

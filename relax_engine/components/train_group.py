@@ -80,6 +80,10 @@ class TrainGroup:
         extra: dict[str, Any] = self._call("load", directory, optimizer=optimizer)[0]
         return extra
 
+    def load_adapters(self, directory: str) -> None:
+        """Start the adapters from a PEFT directory."""
+        self._call("load_adapters", directory)
+
     def save(self, directory: str, *, optimizer: bool = True, deferred: bool = False) -> None:
         """Write one checkpoint iteration; with `deferred` it is written when `finish_save` returns."""
         self._call("save", directory, optimizer=optimizer, deferred=deferred)

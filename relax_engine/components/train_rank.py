@@ -92,6 +92,10 @@ class TrainRank:
         """Load one checkpoint iteration; returns what was saved as `extra`."""
         return self.backend.load(directory, optimizer=optimizer)
 
+    def load_adapters(self, directory: str) -> None:
+        """Start the adapters from a PEFT directory."""
+        self.backend.load_adapters(directory)
+
     def save(self, directory: str, *, optimizer: bool, deferred: bool) -> None:
         """Write one checkpoint iteration, together with all other ranks."""
         self.backend.save(directory, extra={}, optimizer=optimizer, deferred=deferred)

@@ -36,7 +36,7 @@ from relax_engine.config import RunConfig
 from relax_engine.config.roles import uses_reference
 from relax_engine.observe.bundle import RecordedStep
 from relax_engine.rollout.staleness import StalenessCheck
-from relax_engine.stream.columns import Column, ColumnBatch
+from relax_engine.stream.columns import ROUTED_EXPERTS, Column, ColumnBatch
 
 LOG_PROB_GAP = "train/rollout_logprob_gap"
 """Largest engine-trainer log-prob difference on the step's own samples, under the weights that made them."""
@@ -185,16 +185,17 @@ class PartitionTrainer:
             if not self.supervised:
                 gap = np.abs(added["log_probs"].values - batch["rollout_log_probs"].values)
                 self._log_prob_gap = max(self._log_prob_gap or 0.0, float(gap.max(initial=0.0)))
+        other = _with_routing_of_its_own(batch)
         if "ref_log_probs" in self._forward_columns:
             with self._phase("ref_log_probs"):
                 added["ref_log_probs"] = self.group.forward_log_probs(
-                    batch, temperature=self._temperature, max_tokens=forward_budget(self.config), weights=REFERENCE
+                    other, temperature=self._temperature, max_tokens=forward_budget(self.config), weights=REFERENCE
                 )
         if "teacher_log_probs" in self._forward_columns:
             with self._phase("teacher_log_probs"):
                 added |= model_columns(
                     self.group,
-                    batch,
+                    other,
                     top_k=self.distillation.opd_log_prob_top_k,
                     max_tokens=forward_budget(self.config),
                     weights=TEACHER,
@@ -224,6 +225,11 @@ class PartitionTrainer:
         elsewhere = [*forward_columns(self.config).values(), *teacher_columns(self.config)]
         names = ("log_probs", "ref_log_probs", "teacher_log_probs")
         return [name for name in names if name in wanted and name not in elsewhere]
+
+
+def _with_routing_of_its_own(batch: ColumnBatch) -> ColumnBatch:
+    """The rows as another model than the policy computes them: with the experts that it chooses itself."""
+    return batch.only([name for name in batch if name != ROUTED_EXPERTS])
 
 
 class PartitionOutcome:

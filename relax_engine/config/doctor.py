@@ -28,6 +28,7 @@ _SUBJECTS = (
     "reward",
     "agentic",
     "model",
+    "lora",
     "checkpoint",
     "data",
     "debug",

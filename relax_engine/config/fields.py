@@ -27,6 +27,7 @@ from relax_engine.config.sections.elastic import Elastic
 from relax_engine.config.sections.evaluation import Evaluation
 from relax_engine.config.sections.health import Health
 from relax_engine.config.sections.logging import Logging
+from relax_engine.config.sections.lora import Lora
 from relax_engine.config.sections.model import Model
 from relax_engine.config.sections.optimizer import Optimizer
 from relax_engine.config.sections.parallelism import Parallelism
@@ -43,6 +44,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "algorithm": Algorithm,
     "distillation": Distillation,
     "model": Model,
+    "lora": Lora,
     "optimizer": Optimizer,
     "parallelism": Parallelism,
     "checkpoint": Checkpoint,

@@ -34,6 +34,7 @@ from relax_engine.config.sections.elastic import Elastic
 from relax_engine.config.sections.evaluation import Evaluation
 from relax_engine.config.sections.health import Health
 from relax_engine.config.sections.logging import Logging
+from relax_engine.config.sections.lora import Lora
 from relax_engine.config.sections.model import Model
 from relax_engine.config.sections.optimizer import Optimizer
 from relax_engine.config.sections.parallelism import Parallelism
@@ -63,6 +64,7 @@ class RunConfig(BaseModel):
     algorithm: Algorithm = Field(default_factory=Algorithm)
     distillation: Distillation = Field(default_factory=Distillation)
     model: Model = Field(default_factory=Model)
+    lora: Lora = Field(default_factory=Lora)
     optimizer: Optimizer = Field(default_factory=Optimizer)
     parallelism: Parallelism = Field(default_factory=Parallelism)
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)

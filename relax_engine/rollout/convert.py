@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from relax_engine.rollout.partial import oldest_counted_version
+from relax_engine.rollout.pool import RolloutError
 from relax_engine.rollout.reward_stage import RewardStage
-from relax_engine.stream.columns import Column, ColumnBatch
+from relax_engine.stream.columns import ROUTED_EXPERTS, Column, ColumnBatch
 from relax_engine.types import Sample, SampleGroup, SampleStatus
 
 
@@ -21,6 +22,8 @@ def to_columns(
     groups: Sequence[SampleGroup],
     rewards: RewardStage,
     teacher: Callable[[Sequence[Sample]], np.ndarray] | None = None,
+    *,
+    routed_experts: bool = False,
 ) -> ColumnBatch:
     """One row per sample, groups contiguous. See `docs/design/stream.md` for the columns.
 
@@ -28,11 +31,17 @@ def to_columns(
         groups: Scored groups.
         rewards: Makes raw and processed rewards of their samples.
         teacher: Gives the index of each sample's teacher, where there are several.
+        routed_experts: Add the experts that tokens were sent to.
+
+    Raises:
+        RolloutError: a response without them.
     """
     samples = [sample for group in groups for sample in group]
     raw, processed = rewards(samples)
     group_index = np.array([sample.group_index for sample in samples], np.int64)
     extra = {} if teacher is None else {"teacher": Column.fixed(teacher(samples))}
+    if routed_experts:
+        extra[ROUTED_EXPERTS] = Column.ragged(_routed_experts(samples), np.int16)
     masks = [
         np.zeros(sample.response_length, np.uint8) if sample.remove_sample else np.asarray(sample.loss_mask, np.uint8)
         for sample in samples
@@ -53,6 +62,23 @@ def to_columns(
             **extra,
         }
     )
+
+
+def _routed_experts(samples: Sequence[Sample]) -> list[np.ndarray]:
+    """Of each sample one line for each token: the experts that it was sent to, -1 where it was not computed."""
+    width = next((s.rollout_routed_experts.shape[1] for s in samples if s.rollout_routed_experts is not None), 0)
+    rows = []
+    for sample in samples:
+        sent = sample.rollout_routed_experts
+        if sent is None and sample.response_length:
+            raise RolloutError(
+                f"sample {sample.index} of group {sample.group_index} has a response, and nothing says which experts "
+                "it was sampled with (--use-rollout-routing-replay): its generation function has to fill "
+                "sample.rollout_routed_experts"
+            )
+        sent = np.empty((0, width), np.int16) if sent is None else sent
+        rows.append(np.pad(sent, ((0, len(sample.tokens) - len(sent)), (0, 0)), constant_values=-1))
+    return rows
 
 
 def _first_version(sample: Sample) -> int:

@@ -118,7 +118,9 @@ class Generator:
         rids = [f"{self._prefix(sample, kept)}-{sample.index}-{number}" for sample in samples]
         interruptions = -1 if self._interrupting else self._interruptions
         outputs = await self.pool.run(
-            lambda client: client.generate_batch(prompts, params, rids=rids),
+            lambda client: client.generate_batch(
+                prompts, params, rids=rids, routed_experts=self.sampling.routed_experts
+            ),
             samples=len(samples),
             what=f"the request for groups {sorted({sample.group_index for sample in samples})}",
             engine=engine,

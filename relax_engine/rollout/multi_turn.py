@@ -17,6 +17,7 @@ from relax_engine.config.flat import FlatView
 from relax_engine.rollout.environment import BaseInteractionEnv, StepResult, call, load_build_env, step_result
 from relax_engine.rollout.environment_pool import EnvironmentLostError, pool_of
 from relax_engine.rollout.frames import encode_frame, frame_text
+from relax_engine.rollout.partial import join_experts
 from relax_engine.rollout.pool import RolloutError
 from relax_engine.rollout.sampling import sample_seed
 from relax_engine.rollout.tokenizer import cached_tokenizer
@@ -105,7 +106,7 @@ async def _turns(
             "max_new_tokens": min(params["max_new_tokens"], last - len(sample.tokens)),
             "sampling_seed": sample_seed(params["sampling_seed"], turn),
         }
-        (output,) = await client.generate_batch([sample.tokens], asked)
+        (output,) = await client.generate_batch([sample.tokens], asked, routed_experts=args.use_rollout_routing_replay)
         _append_turn(sample, output)
         reason = output.finish_reason["type"]
         notes = {"turns": turn + 1, "stop": reason}
@@ -162,6 +163,7 @@ def _begin(sample: Sample) -> None:
 
 def _append_turn(sample: Sample, output: GenerateOutput) -> None:
     start = sample.response_length
+    join_experts(sample, output)
     for span in output.weight_versions:
         sample.weight_versions.append(WeightVersionSpan(int(span.version), start + span.start, start + span.end))
     _append(sample, output.output_ids.tolist(), output.log_probs.tolist(), mask=1)

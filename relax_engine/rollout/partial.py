@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from relax_engine.types import Sample, SampleGroup, SampleStatus, WeightVersionSpan
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def extend(sample: Sample, output: GenerateOutput, tokenizer: PreTrainedTokenize
     sample.response_length = start + len(tokens)
     sample.loss_mask = [1] * sample.response_length
     sample.rollout_log_probs = [*(sample.rollout_log_probs or []), *output.log_probs.tolist()]
+    join_experts(sample, output)
     for span in output.weight_versions:
         _append_span(sample.weight_versions, int(span.version), start + span.start, start + span.end)
     sample.status = _STATUS[output.finish_reason["type"]]
@@ -48,6 +51,13 @@ def extend(sample: Sample, output: GenerateOutput, tokenizer: PreTrainedTokenize
         sample.response = output.text
     else:
         sample.response = _text(sample, output.finish_reason.get("matched"), tokenizer)
+
+
+def join_experts(sample: Sample, output: GenerateOutput) -> None:
+    """Take the experts of the tokens that no earlier answer told of: those before keep what they were sampled with."""
+    sent, known = output.routed_experts, sample.rollout_routed_experts
+    if sent is not None:
+        sample.rollout_routed_experts = sent if known is None else np.concatenate([known, sent[len(known) :]])
 
 
 def _append_span(spans: list[WeightVersionSpan], version: int, start: int, end: int) -> None:
@@ -78,6 +88,8 @@ def take_back(sample: Sample, count: int) -> None:
         for span in sample.weight_versions
         if span.start < keep
     ]
+    if sample.rollout_routed_experts is not None:
+        sample.rollout_routed_experts = sample.rollout_routed_experts[: len(sample.tokens) - 1]
     sample.response_length = keep
 
 
@@ -93,6 +105,7 @@ def begin_again(sample: Sample) -> None:
     """Back to the prompt alone; how often the sample was interrupted is kept."""
     take_back(sample, sample.response_length)
     sample.response, sample.reward, sample.rollout_log_probs, sample.loss_mask = "", None, None, None
+    sample.rollout_routed_experts = None
     sample.status = SampleStatus.PENDING
 
 

@@ -24,6 +24,8 @@ class SamplingSettings:
     stop_token_ids: Sequence[int] = ()
     seed: int = 42
     max_context_tokens: int | None = None
+    routed_experts: bool = False
+    """Whether the experts that tokens were sent to are asked for."""
 
     @classmethod
     def from_config(cls, args: Any) -> SamplingSettings:
@@ -37,6 +39,7 @@ class SamplingSettings:
             stop_token_ids=tuple(args.rollout_stop_token_ids),
             seed=args.rollout_seed,
             max_context_tokens=args.rollout_max_context_len,
+            routed_experts=args.use_rollout_routing_replay,
         )
 
     @classmethod
@@ -49,6 +52,7 @@ class SamplingSettings:
             top_k=args.eval_top_k,
             max_new_tokens=args.eval_max_response_len,
             seed=args.rollout_seed + 1,
+            routed_experts=False,
         )
 
     def request(self, sample_index: int, prompt_tokens: int, *, generated: int = 0) -> dict[str, Any]:

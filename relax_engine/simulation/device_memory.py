@@ -6,6 +6,7 @@ What lives here: reading sizes from a configuration, its model directory or pres
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from relax_engine.config.layout import read_layout
 from relax_engine.config.model_presets import read_preset
 from relax_engine.config.roles import devices_of, required_roles, uses_reference
 from relax_engine.simulation.memory import (
+    AdapterSizes,
     ParallelLayout,
     TrainingShape,
     key_value_bytes,
@@ -63,14 +65,17 @@ def device_memory(config: RunConfig) -> Report | None:
     shape = TrainingShape(
         layout, world, itemsize, tokens, flat.use_distributed_optimizer, flat.recompute_granularity, towers
     )
-    actor = training_memory(spec, shape)
-    report: Report = {"actor": actor | {"transfer buckets": 2 * flat.update_weight_buffer_size}}
-    weights = actor["parameters"]
+    sizes = AdapterSizes(flat.lora_rank, tuple(flat.lora_target_modules)) if flat.lora_rank else None
+    buckets = {"transfer buckets": 2 * flat.update_weight_buffer_size}
+    actor = training_memory(spec, dataclasses.replace(shape, adapters=sizes))
+    whole = training_memory(spec, shape)
+    report: Report = {"actor": actor | buckets}
+    weights = whole["parameters"]
     if uses_reference(config) and config.mode != "fully_async":
-        report["actor"]["host: reference"] = weights
+        report["actor"]["host: reference"] = weights if sizes is None else actor["parameters"] - weights
     for role in required_roles(config):
         if role == "critic":
-            report[role] = dict(actor)
+            report[role] = whole | buckets
         elif role in ("reference", "actor_fwd"):
             report[role] = {"parameters": weights}
         elif role == "rollout":

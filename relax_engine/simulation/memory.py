@@ -17,6 +17,14 @@ _MOMENTS = 2 * FLOAT32  # of Adam, for each parameter
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterSizes:
+    """Low-rank adapters of these linear layers, in whose place nothing else is trained."""
+
+    rank: int
+    targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingShape:
     """How a model is trained: `world` processes in `layout`, parameters of `itemsize` bytes, `tokens` in a micro-batch.
 
@@ -31,6 +39,7 @@ class TrainingShape:
     distributed_optimizer: bool = False
     recompute: str | None = None
     towers: int = 0
+    adapters: AdapterSizes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,7 @@ def training_memory(spec: ModelSpec, shape: TrainingShape) -> dict[str, int]:
     """
     share = parameters_per_device(spec, shape.layout)
     dense, expert = share.dense + shape.towers, share.expert
+    trained = Share(dense, expert) if shape.adapters is None else _adapters(spec, shape.layout, shape.adapters)
     replicas = expert_replicas = 1
     if shape.distributed_optimizer:
         replicas = shape.layout.data_parallel(shape.world) * shape.layout.context
@@ -67,9 +77,9 @@ def training_memory(spec: ModelSpec, shape: TrainingShape) -> dict[str, int]:
         )
     kept = _MOMENTS + (FLOAT32 if shape.itemsize < FLOAT32 else 0)
     return {
-        "parameters": (dense + expert) * shape.itemsize,
-        "gradients": (dense + expert) * FLOAT32,
-        "optimizer": kept * (-(-dense // replicas) + -(-expert // expert_replicas)),
+        "parameters": (dense + expert + (trained.total if shape.adapters else 0)) * shape.itemsize,
+        "gradients": trained.total * FLOAT32,
+        "optimizer": kept * (-(-trained.dense // replicas) + -(-trained.expert // expert_replicas)),
         "activations": activation_bytes(spec, shape),
     }
 
@@ -123,6 +133,34 @@ def _stage(spec: ModelSpec, layout: ParallelLayout, rank: int) -> Share:
     elif last and (not spec.tie_word_embeddings or rank > 0):  # a tied embedding has a copy on the last rank
         dense += rows * spec.hidden_size
     return Share(dense, expert)
+
+
+def _adapters(spec: ModelSpec, layout: ParallelLayout, sizes: AdapterSizes) -> Share:
+    """Parameters of the adapters on the pipeline rank that has most layers.
+
+    Of a layer cut by rows the half A of each fused part is whole on every rank, of one cut by columns the half B.
+    """
+    hidden, tensor = spec.hidden_size, layout.tensor
+    value = spec.head_dim if spec.latent is None else spec.latent.value_dim
+    queries = spec.num_attention_heads * value
+    qkv = queries + 2 * spec.num_query_groups * spec.head_dim
+
+    def mlp(ffn: int, cut: int) -> int:
+        first = 2 * hidden + 2 * ffn // cut if "linear_fc1" in sizes.targets else 0
+        return first + (ffn // cut + hidden if "linear_fc2" in sizes.targets else 0)
+
+    attention = 3 * hidden + qkv // tensor if "linear_qkv" in sizes.targets else 0
+    attention += queries // tensor + hidden if "linear_proj" in sizes.targets else 0
+    dense = expert = 0
+    for layer in range(max(layers_of_ranks(spec.num_layers, layout))):
+        dense += attention
+        experts = spec.experts if spec.has_experts(layer) else None
+        if experts is None:
+            dense += mlp(spec.ffn_hidden_size, tensor)
+            continue
+        dense += mlp(experts.shared_ffn_hidden_size, tensor) if experts.shared_ffn_hidden_size else 0
+        expert += experts.count // layout.expert * mlp(experts.ffn_hidden_size, layout.experts_tensor)
+    return Share(dense * sizes.rank, expert * sizes.rank)
 
 
 def layers_of_ranks(layers: int, layout: ParallelLayout) -> list[int]:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+ROUTED_EXPERTS = "rollout_routed_experts"
+"""Name of the column of the experts that each token was sent to when it was sampled: `[tokens, layers * k]`."""
+
 
 class Column:
     """One column of a batch.

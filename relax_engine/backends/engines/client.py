@@ -100,8 +100,12 @@ class EngineClient:
         *,
         rids: Sequence[str] | None = None,
         deadline_s: float | None = None,
+        routed_experts: bool = False,
     ) -> list[GenerateOutput]:
-        """Responses in order, `n` per prompt; the batch is admitted together, so the result is reproducible."""
+        """Responses in order, `n` per prompt; the batch is admitted together, so the result is reproducible.
+
+        `routed_experts` asks for the experts that tokens were sent to (`--enable-return-routed-experts` of the server).
+        """
         if not prompts:
             return []
         params = dict(sampling_params) if isinstance(sampling_params, Mapping) else [dict(p) for p in sampling_params]
@@ -110,6 +114,8 @@ class EngineClient:
             "sampling_params": params,
             "return_logprob": True,
         }
+        if routed_experts:
+            body["return_routed_experts"] = True
         if rids is not None:
             body["rid"] = list(rids)
         with self._in_flight(rids or ()):

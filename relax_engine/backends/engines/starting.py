@@ -53,6 +53,8 @@ class EngineStart:
             context_length: Longest prompt and response together; default the rollout's.
             extra_args: Further server arguments, over those of `--sglang-NAME`.
         """
+        if model_path is None and flat.use_rollout_routing_replay:
+            extra_args = {"enable_return_routed_experts": True, **extra_args}
         published = model_path is None and flat.weight_sync_transport == "object_store"
         return cls(
             kind=flat.rollout_engine,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +70,8 @@ class GenerateOutput:
     cached_tokens: int
     num_retractions: int
     e2e_latency: float
+    routed_experts: NDArray[np.int16] | None = None
+    """The experts that each token of prompt and response but the last was sent to, `[tokens - 1, layers * k]`."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> GenerateOutput:
@@ -78,10 +81,12 @@ class GenerateOutput:
         inputs = [entry[0] for entry in meta.get("input_token_logprobs") or [] if entry[0] is not None]
         top = [row for row in meta.get("input_top_logprobs") or [] if row]
         spans = meta.get("weight_versions") or []
+        ids = np.array(data.get("output_ids") or [entry[1] for entry in output], dtype=np.int32)
+        prompt_tokens = int(meta.get("prompt_tokens") or 0)
         return cls(
             rid=str(meta["id"]),
             text=str(data.get("text") or ""),
-            output_ids=np.array(data.get("output_ids") or [entry[1] for entry in output], dtype=np.int32),
+            output_ids=ids,
             log_probs=np.array([entry[0] for entry in output], dtype=np.float32),
             input_log_probs=np.array(inputs, dtype=np.float32),
             input_top_ids=np.array([[entry[1] for entry in row] for row in top], dtype=np.int32),
@@ -89,8 +94,16 @@ class GenerateOutput:
             finish_reason=meta["finish_reason"],
             weight_version=str(meta["weight_version"]),
             weight_versions=tuple(VersionSpan(str(s["version"]), int(s["start"]), int(s["end"])) for s in spans),
-            prompt_tokens=int(meta.get("prompt_tokens") or 0),
+            prompt_tokens=prompt_tokens,
             cached_tokens=int(meta.get("cached_tokens") or 0),
             num_retractions=int(meta.get("num_retractions") or 0),
             e2e_latency=float(meta.get("e2e_latency") or 0.0),
+            routed_experts=_routed_experts(meta.get("routed_experts"), prompt_tokens + len(ids) - 1),
         )
+
+
+def _routed_experts(text: str | None, tokens: int) -> NDArray[np.int16] | None:
+    """SGLang's base64 of int32 numbers, `[tokens, layers, k]`."""
+    if not text or tokens < 1:
+        return None
+    return np.frombuffer(base64.b64decode(text), "<i4").reshape(tokens, -1).astype(np.int16)

@@ -6,7 +6,9 @@ algorithm (a loss function handed in), the stream, weight transport, checkpoint 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,7 @@ from torch import Tensor
 
 from relax_engine.algorithms.objective import LossFn
 from relax_engine.backends.megatron import parallel, schedule
+from relax_engine.backends.megatron.adapters import attach, require_same, trained
 from relax_engine.backends.megatron.deferred_writes import DeferredWrites
 from relax_engine.backends.megatron.device import compute_device
 from relax_engine.backends.megatron.media_model import freeze
@@ -31,17 +34,21 @@ from relax_engine.backends.megatron.optimizer import update
 from relax_engine.backends.megatron.packing import plan_micro_batches
 from relax_engine.backends.megatron.settings import BackendSettings, read_settings
 from relax_engine.backends.megatron.snapshots import WeightSnapshots
-from relax_engine.backends.megatron.training_state import Training, read_checkpoint, write_checkpoint
+from relax_engine.backends.megatron.training_state import Content, Training, read_checkpoint, write_checkpoint
 from relax_engine.backends.megatron.weights import hf_names_here, load_tensors, named_hf_tensors
+from relax_engine.checkpoint.adapters import RECORD, AdapterRecord, read_record, with_adapters
 from relax_engine.checkpoint.dcp_reader import DcpReader
 from relax_engine.checkpoint.families import classifier_spec, model_spec, policy_spec, value_spec
 from relax_engine.checkpoint.hf_reader import HfReader, read_config
 from relax_engine.checkpoint.mapping import SCORE, WeightMap
+from relax_engine.checkpoint.peft_directory import read_peft
 from relax_engine.config.layout import ParallelLayout
 from relax_engine.stream.columns import Column, ColumnBatch
 
 if TYPE_CHECKING:
     from relax_engine.config import RunConfig
+
+logger = logging.getLogger(__name__)
 
 HEADS = {"policy": policy_spec, "value": value_spec, "classifier": classifier_spec}
 """What makes of a checkpoint's architecture the one of a head."""
@@ -89,12 +96,14 @@ class MegatronBackend:
         self._micro_batches = MicroBatches(settings, self.spec)
         if trainable and settings.frozen:
             freeze(self._model.named_parameters(), settings.frozen)
+        self._adapters = attach(self._model, self.weights, settings) if trainable else None
+        self._base = settings.hf_checkpoint
         self._training = Training.of(self._model, settings.optimizer, settings.dtype) if trainable else None
         if not trainable:
             self._model.freeze()
         self._writes: DeferredWrites | None = None
         self._metrics: list[dict[str, Tensor]] | None = None  # of the micro-batches since the last update
-        self.snapshots = WeightSnapshots(self._model)
+        self.snapshots = WeightSnapshots(list(trained(self._model, self._adapters)))
 
     @property
     def data_parallel_rank(self) -> int:
@@ -161,7 +170,7 @@ class MegatronBackend:
         """The model's output without gradient, `[R]`, or `[1 + 2 likeliest, R]`."""
         plan = self._plan(batch, max_tokens, 1, together=self.settings.layout.expert > 1)
         question = Question(temperature, likeliest=likeliest)
-        with torch.no_grad():
+        with torch.no_grad(), contextlib.nullcontext() if self._adapters is None else self._adapters.evaluating():
             parts = schedule.run(partial(self._forward_step, question), self._model.chunks, plan, backward=False)
         offsets = np.concatenate([[0], np.cumsum(batch["response_lengths"].values, dtype=np.int64)])
         shape = (1 + 2 * likeliest, int(offsets[-1])) if likeliest else (int(offsets[-1]),)
@@ -295,6 +304,20 @@ class MegatronBackend:
         stored = ((name, reader.tensor(name)) for name in reader.names() if name in here)
         new = ((name, torch.zeros(self.weights.owner[name].shape)) for name in reader.lacks(self.weights))
         self.load_hf_tensors(itertools.chain(stored, new))
+        self._base = str(directory)
+
+    def load_adapters(self, directory: str | Path) -> None:
+        """Start the adapters from a PEFT directory.
+
+        Raises:
+            CheckpointNotFoundError: it is none.
+            DamagedCheckpointError: its adapters are of another shape, or for other layers.
+            RuntimeError: this backend trains no adapters.
+        """
+        if self._adapters is None:
+            raise RuntimeError("load_adapters() needs a backend with adapters (--lora-rank)")
+        load_tensors(self._adapters, self._adapters.map, read_peft(directory, self._adapters.map).items())
+        self._parameters_changed()
 
     def load_hf_tensors(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Load full Hugging Face tensors, in any order; each rank keeps its slices.
@@ -306,16 +329,20 @@ class MegatronBackend:
         self._parameters_changed()
 
     def named_hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Full Hugging Face tensors one after another, the same on every rank.
+        """Full Hugging Face tensors one after another, the same on every rank; adapters are merged into them.
 
         A tensor may share memory with the model: use it before the next `train_step`.
         """
-        return named_hf_tensors(self._model, self.weights)
+        weights = named_hf_tensors(self._model, self.weights)
+        if self._adapters is None:
+            return weights
+        adapters = {name: tensor.clone() for name, tensor in named_hf_tensors(self._adapters, self._adapters.map)}
+        return with_adapters(weights, adapters, self._adapters.map.shape.scale)
 
     def save(
         self, directory: str | Path, *, extra: dict[str, Any], optimizer: bool = True, deferred: bool = False
     ) -> None:
-        """Write the whole training state into `directory` (created if absent).
+        """Write the whole training state into `directory` (created if absent); of a model with adapters only these.
 
         Args:
             extra: plain values and tensors, the same on every rank; `load` returns them.
@@ -327,10 +354,18 @@ class MegatronBackend:
         """
         training = self._training if optimizer else None
         writes = DeferredWrites() if deferred else None
-        write_checkpoint(Path(directory), self._model, training, iteration=self.iteration, extra=extra, writes=writes)
+        write_checkpoint(Path(directory), self._content, training, iteration=self.iteration, extra=extra, writes=writes)
+        if self._adapters is not None and dist.get_rank() == 0:
+            record = AdapterRecord.of(self._adapters.map.shape, self._base)
+            Path(directory, RECORD).write_text(record.to_json(), encoding="utf-8")
         if writes is not None:
             writes.start()
         self._writes = writes
+
+    @property
+    def _content(self) -> Content:
+        """What checkpoints hold of the model."""
+        return self._model if self._adapters is None else self._adapters
 
     def finish_save(self, timeout: float) -> None:
         """Wait until what `save` deferred is on disk.
@@ -346,6 +381,8 @@ class MegatronBackend:
     def load(self, directory: str | Path, *, optimizer: bool) -> dict[str, Any]:
         """Read one checkpoint directory, written under any tensor- or data-parallel size.
 
+        One of adapters leaves the weights under them as they are: load these before.
+
         Args:
             optimizer: also restore optimizer, schedule, iteration and RNG, which continues the run exactly
                 when the layout is the same. False takes the weights alone, and for a value head also those of a
@@ -356,19 +393,28 @@ class MegatronBackend:
 
         Raises:
             FileNotFoundError: not a complete checkpoint.
-            ValueError: `optimizer` is asked for and the checkpoint has none.
+            ValueError: `optimizer` is asked for and the checkpoint has none, or not of what this backend trains.
         """
         training = self._require_training("load(optimizer=True)") if optimizer else None
-        absent = {} if optimizer else self._new_head(Path(directory))
-        loaded = read_checkpoint(Path(directory), self._model, training, absent=absent)
+        record = read_record(Path(directory))
+        require_same(self._adapters, record, directory, whole_training=optimizer)
+        if record is not None and record.base != self._base:
+            logger.warning("%s was trained on %s; its adapters now change %s", directory, record.base, self._base)
+        content: Content = self._model if record is None or self._adapters is None else self._adapters
+        absent = {} if optimizer or record is not None else self._absent(Path(directory))
+        loaded = read_checkpoint(Path(directory), content, training, absent=absent)
+        if record is None:
+            self._base = str(directory)
         if optimizer:
             self.iteration = loaded["iteration"]
         else:
             self._parameters_changed()
         return loaded.get("extra", {})
 
-    def _new_head(self, directory: Path) -> dict[str, Tensor]:
-        """The initial zeros of a value head, where a language model's checkpoint has none."""
+    def _absent(self, directory: Path) -> dict[str, Tensor]:
+        """What a checkpoint of whole weights does not have, and its values: adapters, and the zeros of a new head."""
+        if self._adapters is not None:
+            return {name: parameter.detach() for name, parameter in self._adapters.named_parameters().items()}
         if self.settings.head != "value" or SCORE in DcpReader(directory):
             return {}
         return {SCORE: torch.zeros(self.weights.parameters[SCORE].shape)}

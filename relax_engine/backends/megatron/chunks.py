@@ -7,8 +7,8 @@ What lives here: `ModelChunks` and the numbering of layers and experts. What doe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from megatron.core import parallel_state
@@ -20,7 +20,19 @@ if TYPE_CHECKING:
 
 _LAYER = re.compile(r"^(decoder\.layers\.)(\d+)(\..*)$")
 _EXPERT = re.compile(r"^(.*\.local_experts\.)(\d+)(\..*)$")
+ADAPTER = ".adapter."
 EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
+
+
+class NamedParameters(Protocol):
+    """Parameters on this rank by their names in the whole model."""
+
+    @property
+    def tied_copy(self) -> torch.nn.Parameter | None:
+        """The last stage's copy of a tied embedding that the first stage has."""
+
+    def named_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Parameters by name, without `tied_copy`."""
 
 
 class ModelChunks:
@@ -28,6 +40,11 @@ class ModelChunks:
 
     def __init__(self, chunks: Sequence[ResponseModel]) -> None:
         self.chunks = list(chunks)
+        self._own: dict[str, tuple[int, str]] = {}
+        self.note_parameters()
+
+    def note_parameters(self) -> None:
+        """Take note of the parameters that the chunks have now."""
         self._own = {name: (number, local) for number, local, name in self._names()}
 
     def _names(self) -> Iterator[tuple[int, str, str]]:
@@ -36,10 +53,18 @@ class ModelChunks:
             for local, _ in chunk.named_parameters():
                 yield number, local, _whole_name(local, offset, chunk.config.num_moe_experts)
 
+    def modules(self, weights: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        """The modules on this rank that have one of `weights`, by its name in the whole model."""
+        for weight in weights:
+            if weight in self._own:
+                number, local = self._own[weight]
+                yield weight, self.chunks[number].get_submodule(local.rpartition(".")[0])
+
     def named_parameters(self) -> dict[str, torch.nn.Parameter]:
-        """Parameters on this rank by their names in the whole model, without the copy of a tied embedding."""
+        """Parameters on this rank by their names in the whole model, without adapters and the copy of a tied
+        embedding."""
         own = [dict(chunk.named_parameters()) for chunk in self.chunks]
-        named = {name: own[number][local] for name, (number, local) in self._own.items()}
+        named = {name: own[number][local] for name, (number, local) in self._own.items() if ADAPTER not in name}
         if self.tied_copy is not None:
             del named[OUTPUT]
         return named

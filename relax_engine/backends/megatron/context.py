@@ -34,6 +34,7 @@ class Share:
         tokens, positions: `[total]`, padded with zeros to the same total on every rank; positions of media
             `[total, 3]`.
         real: how many of them are not padding.
+        sources: int64 `[total]`, the place of each among the tokens of the micro-batch's rows; -1 for padding.
         pieces: the attentions; their cells lie end to end.
         query_cells: int64 `[sum of rows * queries]`, the rank's token in each cell (any where another rank has it).
         key_cells: int64 `[sum of rows * keys]`, the gathered token in each cell.
@@ -50,6 +51,7 @@ class Share:
     tokens: np.ndarray
     positions: np.ndarray
     real: int
+    sources: np.ndarray
     pieces: tuple[Piece, ...]
     query_cells: np.ndarray
     key_cells: np.ndarray
@@ -87,6 +89,7 @@ def share(compact: Compact, rank: int = 0, size: int = 1, *, multiple_of: int = 
         positions=np.pad(compact.positions[mine], [padding, *[(0, 0)] * (compact.positions.ndim - 1)]),
         features=None if compact.features is None else np.pad(compact.features[mine], padding, constant_values=-1),
         real=int(np.count_nonzero(mine < compact.real)),
+        sources=np.pad(compact.sources[mine], padding, constant_values=-1),
         pieces=pieces,
         query_cells=queries,
         key_cells=keys,
@@ -105,6 +108,7 @@ def _whole(compact: Compact) -> Share:
         positions=compact.positions,
         features=compact.features,
         real=compact.real,
+        sources=compact.sources,
         pieces=tuple(Piece(bucket.rows, bucket.length, bucket.length) for bucket in compact.buckets),
         query_cells=compact.to_padded,
         key_cells=compact.to_padded,

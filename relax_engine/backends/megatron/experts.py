@@ -31,6 +31,9 @@ class Routing:
 
     real: int
     aux_weight: float
+    replayed: Tensor | None = None
+    """The experts that each of this rank's tokens is sent to, int16 `[tokens, layers, k]`; -1 where the router chooses.
+    None where it chooses for all."""
 
 
 class RoutedLayer(TransformerLayer):
@@ -71,7 +74,7 @@ class Router(TopKRouter):
     def routing(self, logits: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Probabilities and choices `[tokens, experts]` of logits `[tokens, 1, experts]`."""
         scores = expert_scores(logits.flatten(0, -2), self.rule)
-        picked = choose_experts(scores, self.rule, self.expert_bias)
+        picked = self._replayed(choose_experts(scores, self.rule, self.expert_bias))
         weights = expert_weights(scores, picked, self.rule)
         probs = torch.zeros_like(scores).scatter(1, picked, weights)
         chosen = torch.zeros_like(scores, dtype=torch.bool).scatter(1, picked, True)
@@ -79,6 +82,15 @@ class Router(TopKRouter):
             shares = scores if self.rule.scores == "softmax" else scores / scores.sum(dim=-1, keepdim=True)
             probs = _AddLoss.apply(probs, self._load_balancing_loss(shares, chosen))
         return probs, chosen
+
+    def _replayed(self, own: Tensor) -> Tensor:
+        """The rollout's choices `[tokens, k]` in the place of the router's `own`, where they are known (Ma et al. 2025,
+        arXiv 2510.11370). Their weights, and so the gradient, come of the router's scores."""
+        if self.micro_batch.replayed is None:
+            return own
+        first = self.tp_group.rank() * len(own) if self.config.sequence_parallel else 0
+        sent = self.micro_batch.replayed[first : first + len(own), self.layer_number - 1].long()
+        return torch.where(sent < 0, own, sent)
 
     def _load_balancing_loss(self, shares: Tensor, chosen: Tensor) -> Tensor:
         """This rank's part of the loss; its sum over the ranks that share the micro-batch is the whole."""

@@ -28,7 +28,7 @@ from relax_engine.backends.megatron.settings import BackendSettings
 from relax_engine.backends.megatron.sharing import compact
 from relax_engine.backends.megatron.spec import PackedSequences
 from relax_engine.checkpoint.model_spec import ModelSpec
-from relax_engine.stream.columns import ColumnBatch
+from relax_engine.stream.columns import ROUTED_EXPERTS, ColumnBatch
 
 ROUND_TO = 64
 """Token counts of micro-batches are rounded to this: libraries prepare a matrix product once for each shape."""
@@ -132,7 +132,22 @@ class MicroBatches:
         rows = micro_batch.rows
         weighed = self._aux_loss_coeff > 0 and rows is not None and "loss_weights" in rows
         weight = float(rows["loss_weights"].values.sum()) if weighed and rows is not None else 0.0
-        return Routing(micro_batch.share.real, self._aux_loss_coeff * weight)
+        replayed = None if rows is None or ROUTED_EXPERTS not in rows else self._replayed(rows, micro_batch.share)
+        return Routing(micro_batch.share.real, self._aux_loss_coeff * weight, replayed)
+
+    def _replayed(self, rows: ColumnBatch, own: Share) -> Tensor:
+        """The rollout's experts for this rank's tokens, `[tokens, layers, k]`; of a shared prompt the first row's."""
+        assert self._spec.experts is not None
+        sent = rows[ROUTED_EXPERTS].values
+        width = self._spec.num_layers * self._spec.experts.top_k
+        if sent.ndim != 2 or sent.shape[1] != width or len(sent) != len(rows["tokens"].values):
+            raise ValueError(
+                f"{ROUTED_EXPERTS} has shape {sent.shape}; {len(rows['tokens'].values)} tokens of this model have "
+                f"{width} experts each ({self._spec.num_layers} layers of {self._spec.experts.top_k})"
+            )
+        known = (own.sources >= 0) & (own.sources < len(sent))
+        taken = np.where(known[:, None], sent[np.where(known, own.sources, 0)], np.int16(-1))
+        return self._to_device(taken.reshape(len(taken), self._spec.num_layers, -1))
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self._device)

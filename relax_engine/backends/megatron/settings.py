@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 
+from relax_engine.checkpoint.adapters import AdapterShape
 from relax_engine.config.layout import ParallelLayout, read_layout
 
 LrDecayStyle = Literal["constant", "linear", "cosine", "inverse-square-root"]
@@ -54,6 +55,14 @@ class OptimizerSettings:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterSettings:
+    """Train low-rank adapters of this shape only; `dropout` is of their inputs, while training."""
+
+    shape: AdapterShape
+    dropout: float = 0.0
+
+
 Head = Literal["policy", "value", "classifier"]
 """What the model ends in: log-probabilities, one value, or one score per label."""
 
@@ -72,6 +81,7 @@ class BackendSettings:
     aux_loss_coeff: float = 0.0
     frozen: frozenset[str] = frozenset()
     """Parts of a model that sees or hears which keep their weights (`media_model.FROZEN_PARTS`)."""
+    adapters: AdapterSettings | None = None
 
 
 def read_settings(flat: Any, *, layout: ParallelLayout | None = None, value_head: bool = False) -> BackendSettings:
@@ -92,7 +102,13 @@ def read_settings(flat: Any, *, layout: ParallelLayout | None = None, value_head
         seed=flat.seed,
         head="value" if value_head else "classifier" if flat.loss_type == "seq_cls" else "policy",
         aux_loss_coeff=flat.moe_aux_loss_coeff,
+        adapters=None if value_head or not flat.lora_rank else _read_adapters(flat),
     )
+
+
+def _read_adapters(flat: Any) -> AdapterSettings:
+    shape = AdapterShape(flat.lora_rank, flat.lora_alpha, tuple(flat.lora_target_modules))
+    return AdapterSettings(shape, flat.lora_dropout)
 
 
 def _read_optimizer(flat: Any, *, without: int) -> OptimizerSettings:

@@ -30,6 +30,7 @@ class Compact:
         buckets: rectangles that attention works on, one line for each sequence.
         to_padded: int64 `[sum of rectangle sizes]`, the token of each rectangle cell; a shared one has several.
         to_packed: int64 `[total]`, one rectangle cell of each token.
+        sources: int64 `[total]`, the place of each token among the packed ones.
     """
 
     tokens: np.ndarray
@@ -41,6 +42,7 @@ class Compact:
     buckets: tuple[Bucket, ...]
     to_padded: np.ndarray
     to_packed: np.ndarray
+    sources: np.ndarray
     features: np.ndarray | None = None
 
 
@@ -80,4 +82,5 @@ def compact(packing: Packing, *, multiple_of: int = 1, round_to: int = 1) -> Com
         buckets=packing.buckets,
         to_padded=renumbered[packing.to_padded],
         to_packed=packing.to_packed[keep],
+        sources=everything[keep],
     )

@@ -7,24 +7,23 @@ does not: anything that trains; the optimizer's own copies never change.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
-
-from relax_engine.backends.megatron.chunks import ModelChunks
 
 
 class WeightSnapshots:
     """Named copies in host memory. While one is in use, the present weights wait in its place."""
 
-    def __init__(self, model: ModelChunks) -> None:
-        self._model = model
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        """`parameters` are those that differ between copies."""
+        self._parameters = parameters
         self._copies: dict[str, list[Tensor]] = {}
 
     def keep(self, name: str) -> None:
         """Copy the present weights under `name`, replacing an earlier copy."""
-        self._copies[name] = [parameter.detach().to("cpu", copy=True) for parameter in self._model.parameters()]
+        self._copies[name] = [parameter.detach().to("cpu", copy=True) for parameter in self._parameters]
 
     def discard(self, name: str) -> None:
         """Give up the copy `name`.
@@ -53,7 +52,7 @@ class WeightSnapshots:
 
     @torch.no_grad()
     def _exchange(self, copies: list[Tensor]) -> None:
-        for parameter, copy in zip(self._model.parameters(), copies, strict=True):
+        for parameter, copy in zip(self._parameters, copies, strict=True):
             present = parameter.detach().to("cpu", copy=True)
             parameter.copy_(copy)
             copy.copy_(present)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from megatron.core.dist_checkpointing.dict_utils import merge
@@ -27,6 +27,16 @@ from relax_engine.backends.megatron.settings import OptimizerSettings
 from relax_engine.checkpoint.dcp_reader import DcpReader
 
 logger = logging.getLogger(__name__)
+
+
+class Content(Protocol):
+    """What a checkpoint holds of a model: its parameters, or its adapters."""
+
+    def sharded_state_dict(self, absent: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Megatron's sharded objects, without the parameters `absent`."""
+
+    def load_state_dict(self, states: Mapping[str, Any], absent: Mapping[str, Tensor]) -> None:
+        """Take over what `sharded_state_dict` described, and the values of `absent`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,7 @@ def _count_padding(ddp: DistributedDataParallel) -> None:
 
 def write_checkpoint(
     directory: Path,
-    model: ModelChunks,
+    model: Content,
     training: Training | None,
     *,
     iteration: int,
@@ -101,7 +111,7 @@ def write_checkpoint(
 
 
 def read_checkpoint(
-    directory: Path, model: ModelChunks, training: Training | None, *, absent: Mapping[str, Tensor]
+    directory: Path, model: Content, training: Training | None, *, absent: Mapping[str, Tensor]
 ) -> dict[str, Any]:
     """Read the model, and with `training` also the optimizer, schedule and RNG state.
 

@@ -14,17 +14,17 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from torch import Tensor
 
-from relax_engine.backends.megatron.chunks import EMBEDDING, ModelChunks
+from relax_engine.backends.megatron.chunks import EMBEDDING, NamedParameters
 from relax_engine.backends.megatron.device import compute_device
 from relax_engine.checkpoint.mapping import Assembler, Layout, ParameterMapping, WeightMap
 
 
-def hf_names_here(model: ModelChunks, weights: WeightMap) -> set[str]:
+def hf_names_here(model: NamedParameters, weights: WeightMap) -> set[str]:
     """The Hugging Face tensors that this rank's parameters are made of."""
     return {hf_name for name in _held(model) for hf_name in weights.parameters[name].hf_names}
 
 
-def _held(model: ModelChunks) -> dict[str, Tensor]:
+def _held(model: NamedParameters) -> dict[str, Tensor]:
     """The parameters to fill, by name; a copy of a tied embedding under the embedding's."""
     held: dict[str, Tensor] = dict(model.named_parameters())
     if model.tied_copy is not None:
@@ -33,7 +33,7 @@ def _held(model: ModelChunks) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def load_tensors(model: ModelChunks, weights: WeightMap, tensors: Iterable[tuple[str, Tensor]]) -> None:
+def load_tensors(model: NamedParameters, weights: WeightMap, tensors: Iterable[tuple[str, Tensor]]) -> None:
     """Fill the model from Hugging Face tensors in any order; each rank keeps what it holds, and its slices of it.
 
     Raises:
@@ -46,13 +46,13 @@ def load_tensors(model: ModelChunks, weights: WeightMap, tensors: Iterable[tuple
         complete = assembler.add(hf_name, tensor)
         if complete is not None:
             name, full = complete
-            group = _slices(weights.parameters[name])
+            group = slices_of(weights.parameters[name])
             parameters[name].copy_(weights.shard(name, full, group.rank(), group.size()))
     assembler.finish()
 
 
 @torch.no_grad()
-def named_hf_tensors(model: ModelChunks, weights: WeightMap) -> Iterator[tuple[str, Tensor]]:
+def named_hf_tensors(model: NamedParameters, weights: WeightMap) -> Iterator[tuple[str, Tensor]]:
     """The model's weights as full, contiguous Hugging Face tensors. Collective over all ranks of the model.
 
     Every rank yields the same names and values. A tensor may share memory with the model: use it
@@ -102,8 +102,8 @@ def _stages(parameters: dict[str, torch.nn.Parameter]) -> _Stages:
     )
 
 
-def _slices(mapping: ParameterMapping) -> dist.ProcessGroup:
-    """The ranks that hold slices of the parameter."""
+def slices_of(mapping: ParameterMapping) -> dist.ProcessGroup:
+    """The ranks of this one's share that hold slices of the parameter."""
     if mapping.expert is None:
         return parallel_state.get_tensor_model_parallel_group()
     return parallel_state.get_expert_tensor_parallel_group()
@@ -125,7 +125,7 @@ def _gather(parameter: Tensor | None, weights: WeightMap, mapping: ParameterMapp
 
 
 def _whole(local: Tensor, weights: WeightMap, mapping: ParameterMapping) -> Tensor:
-    group = _slices(mapping)
+    group = slices_of(mapping)
     if group.size() == 1 or mapping.layout is Layout.REPLICATED:
         return local
     shards = [torch.empty_like(local) for _ in range(group.size())]

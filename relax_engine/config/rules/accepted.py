@@ -16,12 +16,14 @@ HARMLESS: dict[str, str] = {
     "optimizer_cpu_offload": "optimizer state stays with the parameters",
     "overlap_cpu_optimizer_d2h_h2d": "there is no offloaded optimizer",
     "use_precision_aware_optimizer": "optimizer state is float32",
+    "lora_merge_mode": "adapters are always merged into what engines receive",
     "router_args": "rollouts address each engine directly",
     "use_streaming_dataset": "rows are always read as they are needed",
 }
 """Flags whose result is the same without them: one note."""
 
 REFUSED: dict[str, str] = {
+    "lora_adapter_mode": "engines receive merged weights; leave it out, --weight-sync-mode delta sends what changed",
     "rollout_num_gpus_per_engine": "an engine runs on one device; use 1",
 }
 """Flags without which the run would be another one: an error each."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from relax_engine.config.roles import generates_ahead
 from relax_engine.config.rules.base import Findings, Reporter, rule
 from relax_engine.config.run_config import RunConfig
@@ -85,4 +87,25 @@ def filter_has_a_spread(config: RunConfig, report: Reporter) -> Findings:
             "dynamic_sampling_filter_path n_samples_per_prompt",
             "a group of one sample has no spread, so every group would be left out",
             "--n-samples-per-prompt 2 or more, or no filter",
+        )
+
+
+@rule
+def replayed_routing_is_known(config: RunConfig, report: Reporter) -> Findings:
+    """Engines say which experts they chose, of a model that has some, to whoever makes the samples."""
+    if not config.algorithm.use_rollout_routing_replay:
+        return
+    path = Path(config.model.hf_checkpoint or "", "config.json")
+    description = path.read_text(encoding="utf-8") if path.is_file() else "num_experts"
+    if config.supervised:
+        yield report.error("use_rollout_routing_replay loss_type", "there is no rollout", "leave out the replay")
+    elif config.agentic.use_agentic_rollout:
+        yield report.error(
+            "use_rollout_routing_replay use_agentic_rollout",
+            "the gateway of agents does not keep the experts that tokens were sent to",
+            "leave one of them out",
+        )
+    elif "num_experts" not in description and "n_routed_experts" not in description:
+        yield report.error(
+            "use_rollout_routing_replay hf_checkpoint", "this model has no experts", "leave out the replay"
         )

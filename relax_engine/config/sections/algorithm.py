@@ -114,6 +114,10 @@ class Algorithm(Section):
     where the actor would recompute them for stale samples with the weights it trains (hybrid, partial rollout), unless
     another flag names the old policy."""
 
+    use_rollout_routing_replay: bool = False
+    """Rollout routing replay (R3): train a mixture of experts with the experts that the engine sent each token to; the
+    router is trained through their weights."""
+
     use_decoupled_ppo: bool = False
     """Decoupled PPO: clip around the trainer's policy at the start of the step, whatever the age of the samples, and
     weight the loss by that policy over the engine's. The `--tis-*` flags shape the weight."""

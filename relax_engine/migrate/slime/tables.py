@@ -138,9 +138,9 @@ _MODELS = "layers of experts are not offered"
 NEEDS_YOU: dict[str, str] = {
     "num_experts": _MODELS,
     "multi_latent_attention": "attention over compressed keys and values is not offered",
-    "*routing_replay": _MODELS,
+    "use_routing_replay": "the rollout's experts can be replayed, not the trainer's: --use-rollout-routing-replay",
     "*mtp*": "multi-token prediction is not offered",
-    "lora_*": "low-rank adapters are not offered; merge the adapter into --hf-checkpoint first",
+    "lora_*": "this part of the adapters has no flag here",
     "eval_config": "write its datasets as --eval-prompt-data name path ..., and its defaults as --eval-... flags",
     "genrm_*": "a generative judge is not served by the run: serve it and give its address with --genrm-url",
     "disable_compute_advantages_and_returns": "advantages are always computed; with --loss-type sft there are none",

@@ -199,9 +199,10 @@ NOT_NEEDED: dict[str, str] = {
 }
 """Patterns of keys without which the run is the same."""
 
-_LORA = "low-rank adapters are not offered; train all weights, or merge the adapter into --hf-checkpoint first"
+_LORA = "adapters: give --lora-rank, --lora-alpha and --lora-target-modules (Megatron's names of layers)"
 _REWARD_MODEL = "a reward model as a judge is not offered; serve it and call it from --custom-rm-path"
 _MODELS = "layers of experts are not offered"
+_REPLAY = "for the experts of the rollout (R3) give --use-rollout-routing-replay"
 _SAMPLING_ONLY = "sampling without training is `relax eval`"
 _IMAGES = "engines take text alone: prompts with images are converted and checked, and not sampled"
 
@@ -222,8 +223,8 @@ NEEDS_YOU: dict[str, str] = {
     "data.output_path": _SAMPLING_ONLY,
     "data.messages_key": "rows of many turns become prompt and answer: convert them to --input-key and --label-key",
     MODEL + "custom_chat_template": "put the template into the tokenizer of --hf-checkpoint",
-    "*router_replay*": _MODELS,
-    "*routing_replay*": _MODELS,
+    "*router_replay*": _REPLAY,
+    "*routing_replay*": _REPLAY,
     ROLLOUT + "expert_parallel_size": _MODELS,
     "*quantization*": "engines do not quantise weights",
     "*.mtp.*": "multi-token prediction is not offered",

@@ -52,3 +52,28 @@ def test_colocate_over_expert_parallel_ranks(ray_cluster: None, tiny: Any, exper
     records = read_metrics(tmp_path / "metrics.jsonl")
     assert len(records) == STEPS
     assert all(record["train/grad_norm"] > 0 for record in records)
+
+
+@pytest.mark.long
+def test_the_rollouts_experts_are_replayed(ray_cluster: None, tiny: Any, experts: Path, tmp_path: Path) -> None:
+    """Through samples, stream and forward roles, with responses that go on under new weights; and through a restart."""
+    config = tiny.config(
+        tmp_path / "run",
+        hf_checkpoint=str(experts),
+        fully_async=True,
+        resource={"actor": [1, 1], "rollout": [1, 1], "actor_fwd": [1, 1], "reference": [1, 1], "advantages": [1, 0]},
+        max_staleness=1,
+        partial_rollout=True,
+        use_rollout_routing_replay=True,
+        use_kl_loss=True,
+        kl_loss_coef=0.01,
+        save=str(tmp_path / "saved"),
+        save_interval=1,
+        num_rollout=STEPS,
+    )
+    assert train(config).steps == STEPS
+    records = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert len(records) == STEPS
+    assert all(record["train/grad_norm"] > 0 for record in records)
+    again = config.replace(run_dir=str(tmp_path / "again"), load=str(tmp_path / "saved"), num_rollout=STEPS + 1)
+    assert train(again).new_steps == 1

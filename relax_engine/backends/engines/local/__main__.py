@@ -37,6 +37,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--load-format", choices=("auto", "dummy"), default="auto", help="dummy: random weights.")
     parser.add_argument("--weight-version", default="0", help="Version of the weights loaded at start.")
     parser.add_argument("--skip-tokenizer-init", action="store_true", help="Token ids only, no text.")
+    parser.add_argument(
+        "--enable-return-routed-experts", action="store_true", help="Answer return_routed_experts of /generate."
+    )
     parser.add_argument("--dist-timeout", type=float, default=60.0, help="Seconds for a weight transfer's steps.")
     parser.add_argument("--weight-store", help="URL of a weight store whose newest version is served from the start.")
     parser.add_argument("--api-key", help=f"Bearer token that requests need; default ${ENGINE_KEY_VARIABLE}.")
@@ -93,6 +96,7 @@ def main(argv: list[str] | None = None) -> int:
                 load_format=args.load_format,
                 weight_version=args.weight_version,
                 skip_tokenizer_init=args.skip_tokenizer_init,
+                return_routed_experts=args.enable_return_routed_experts,
             )
         )
     except EngineError as error:

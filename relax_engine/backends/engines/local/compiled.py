@@ -62,7 +62,7 @@ class CompiledLayers:
     def __call__(self, tokens: Tensor) -> Tensor:
         x, h, epsilon, weights = self._x, self._h_array, self._epsilon, self._decoder.weights
         embed(tokens.numpy(), weights.embedding.numpy(), x, h, epsilon)
-        for layer, keys, values in zip(weights.layers, self._keys, self._values, strict=True):
+        for index, (layer, keys, values) in enumerate(zip(weights.layers, self._keys, self._values, strict=True)):
             weight = self._unit if layer.qk_norm is None else layer.qk_norm.numpy()
             projected = layer.qkv(self._h).numpy()
             self._attend(
@@ -71,7 +71,7 @@ class CompiledLayers:
             )  # fmt: skip
             add_and_normalise(x, layer.out(self._attended).numpy(), h, epsilon)
             if isinstance(layer.mlp, Experts):
-                added = layer.mlp(self._h)
+                added = layer.mlp(self._h, self._decoder.note(index))
             else:
                 gate(layer.mlp.gate_up(self._h).numpy(), self._activated_array)
                 added = layer.mlp.down(self._activated)

@@ -77,7 +77,7 @@ class DecodePlan:
         previous: Tensor,
     ) -> None:
         count, vocab, device = len(rows), decoder.arch.spec.vocab_size, decoder.device
-        self.cache, self.sampling, self.stops = cache, sampling, stops
+        self.cache, self.sampling, self.stops, self._routed = cache, sampling, stops, decoder.routed
         self.high = min((cache.cursor // BUCKET + 1) * BUCKET, cache.columns)
         self._first = cache.cursor
         self.probs = arena.get("probs", (count, vocab), torch.float32, device)
@@ -96,6 +96,8 @@ class DecodePlan:
         """One token for every row; True when some row drew a stop token."""
         column = self.cache.cursor
         logits = self._layers(self.tokens.view(-1))
+        if self._routed is not None:
+            self.cache.out_experts[: len(self._out_tokens), column] = self._routed.taken(len(self._out_tokens))
         self.stops.hold_back(logits, column)
         self.tokens, log_probs = sample(
             logits, self._uniforms[column - self._first], self.sampling, self.probs, self.cdf

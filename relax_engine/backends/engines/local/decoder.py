@@ -16,6 +16,7 @@ from torch import Tensor
 
 from relax_engine.backends.engines.local.arch import Architecture
 from relax_engine.backends.engines.local.experts import Experts
+from relax_engine.backends.engines.local.routed import RoutedExperts
 from relax_engine.backends.engines.local.weights import FusedWeights
 from relax_engine.backends.rotary import inverse_frequencies, vector_scale
 
@@ -74,11 +75,25 @@ class Decoder:
     replaced between steps.
     """
 
-    def __init__(self, arch: Architecture, weights: FusedWeights, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        arch: Architecture,
+        weights: FusedWeights,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        routed: RoutedExperts | None = None,
+    ) -> None:
+        """`routed` collects the experts that every pass chooses."""
+        self.routed = routed
         self.arch, self.weights, self.dtype, self.device = arch, weights, dtype, device
         self._epsilon = torch.full((1,), arch.spec.rms_norm_eps, device=device)
         self._inverse = inverse_frequencies(arch.spec.rope, arch.spec.rotary_head_dim)
         self._rope = torch.empty(0, arch.head_dim // 2, dtype=torch.complex64, device=device)
+
+    def note(self, layer: int) -> Callable[[Tensor], None] | None:
+        """What takes the experts that a layer chooses, where they are kept."""
+        return None if self.routed is None else self.routed.note(layer)
 
     def rotations(self, length: int) -> Tensor:
         """Rotations `[n, head_dim / 2]` (complex64) of positions 0 to n - 1, n >= `length`; 1 for pairs that stay."""
@@ -119,7 +134,7 @@ class Decoder:
             x.add_(layer.out(attend(index, ws.q, ws.k, v)))
             self._rms(x, ws.norm, ws.scale, h)
             if isinstance(layer.mlp, Experts):
-                x.add_(layer.mlp(h))
+                x.add_(layer.mlp(h, self.note(index)))
                 continue
             gate, up = layer.mlp.gate_up(h).chunk(2, dim=-1)
             torch._C._nn.silu(gate, out=ws.activated)  # type: ignore[call-arg]

@@ -28,6 +28,7 @@ from relax_engine.backends.engines.local.errors import BadRequestError, EngineEr
 from relax_engine.backends.engines.local.kernels import KEY_BLOCK
 from relax_engine.backends.engines.local.kv_cache import KVCache
 from relax_engine.backends.engines.local.request import Batch, Request
+from relax_engine.backends.engines.local.routed import RoutedExperts
 from relax_engine.backends.engines.local.scheduler import Scheduler
 from relax_engine.backends.engines.local.tokenizer import load_text_decoder
 from relax_engine.backends.engines.local.weights import dummy_weights, fuse, read_weights, stored_dtype
@@ -66,6 +67,7 @@ class EngineOptions:
     load_format: str = "auto"
     weight_version: str = "0"
     skip_tokenizer_init: bool = False
+    return_routed_experts: bool = False
 
 
 class LocalEngine:
@@ -98,9 +100,17 @@ class LocalEngine:
         self.max_length = min(context, total)
         with torch.inference_mode():
             weights = fuse(self.arch, self.raw, dtype=self.dtype, device=self.device)
-            decoder = Decoder(self.arch, weights, dtype=self.dtype, device=self.device)
+            routed = self._routed_experts()
+            decoder = Decoder(self.arch, weights, dtype=self.dtype, device=self.device, routed=routed)
             block = KEY_BLOCK if compiles(self.dtype, self.device) else None
-            cache = KVCache(self.arch, total, block=block, dtype=self.dtype, device=self.device)
+            cache = KVCache(
+                self.arch,
+                total,
+                block=block,
+                dtype=self.dtype,
+                device=self.device,
+                routed=routed.width if routed is not None else 0,
+            )
         self.scheduler = Scheduler(
             decoder,
             cache,
@@ -115,6 +125,13 @@ class LocalEngine:
         self.failure: BaseException | None = None
         self.rate = RecentRate()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def _routed_experts(self) -> RoutedExperts | None:
+        if not self.options.return_routed_experts:
+            return None
+        if self.arch.spec.experts is None:
+            raise EngineError(f"--enable-return-routed-experts: {self.arch.name} has no experts")
+        return RoutedExperts(self.arch)
 
     def _default_tokens(self, context: int) -> int:
         per_token = self.arch.kv_elements_per_token * self.dtype.itemsize

@@ -7,7 +7,7 @@ alone; rows of the same expert share its matrix products.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,11 +46,16 @@ class Experts:
     shared: Expert | None
     shared_gate: Tensor | None
 
-    def __call__(self, h: Tensor) -> Tensor:
-        """Normalised hidden states `[rows, hidden]` to what the layer adds to them, in new memory."""
+    def __call__(self, h: Tensor, note: Callable[[Tensor], None] | None = None) -> Tensor:
+        """Normalised hidden states `[rows, hidden]` to what the layer adds to them, in new memory.
+
+        `note` is told the chosen experts, `[rows, top_k]`.
+        """
         wide = h.float()
         scores = expert_scores(wide @ self.router.t(), self.rule)
         chosen = choose_experts(scores, self.rule, self.bias)
+        if note is not None:
+            note(chosen)
         weights = expert_weights(scores, chosen, self.rule)
         output = self._of_shared(h, wide)
         order = chosen.flatten().argsort(stable=True)

@@ -5,11 +5,14 @@ Field names and shapes are SGLang's. What does not live here: HTTP itself (`serv
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from relax_engine.backends.engines.local.engine import LocalEngine
 from relax_engine.backends.engines.local.errors import BadRequestError
@@ -20,6 +23,7 @@ from relax_engine.backends.engines.local.rng import derive_seed
 _SEED_MODULUS = 2**64
 _READ = {
     "text", "input_ids", "sampling_params", "rid", "return_logprob", "logprob_start_len", "top_logprobs_num", "stream",
+    "return_routed_experts",
 }  # fmt: skip
 # Fields of SGLang's body that change the result and that this engine does not compute; anything but these
 # values is refused rather than ignored.
@@ -33,7 +37,7 @@ _REFUSED: dict[str, tuple[Any, ...]] = {
     "session_params": (None,),
     "token_ids_logprob": (None,),
     "return_hidden_states": (None, False),
-    "return_routed_experts": (None, False),
+    "routed_experts_start_len": (None, 0),
     "custom_logit_processor": (None,),
     "stream": (None, False),
 }
@@ -80,6 +84,7 @@ class GenerateParser:
             raise BadRequestError(f"return_logprob must be true or false, got {return_log_probs!r}")
         starts = self._per_prompt(body.get("logprob_start_len"), len(prompts), "logprob_start_len")
         top = self._per_prompt(body.get("top_logprobs_num"), len(prompts), "top_logprobs_num")
+        routed = self._routed_experts(body.get("return_routed_experts"))
         rids = self._rids(body.get("rid"), len(prompts), batched)
         requests = []
         for index, (prompt, param) in enumerate(zip(prompts, params, strict=True)):
@@ -91,6 +96,7 @@ class GenerateParser:
                 rid = rids[index] if param.n == 1 else f"{rids[index]}-{sample}"
                 request = self._request(rid, prompt, param, (seed + sample) % _SEED_MODULUS, start)
                 request.top_log_probs = likeliest
+                request.experts = [] if routed else None
                 requests.append(request)
         return GenerateCall(requests, not batched and len(requests) == 1, return_log_probs)
 
@@ -188,6 +194,15 @@ class GenerateParser:
             )
         return value
 
+    def _routed_experts(self, value: Any) -> bool:
+        if value in (None, False):
+            return False
+        if value is not True:
+            raise BadRequestError(f"return_routed_experts must be true or false, got {value!r}")
+        if not self.engine.options.return_routed_experts:
+            raise BadRequestError("return_routed_experts: start the engine with --enable-return-routed-experts")
+        return True
+
     def _seed(self, params: SamplingParams) -> int:
         if params.sampling_seed is not None:
             return params.sampling_seed
@@ -218,6 +233,13 @@ def _input_top_json(request: Request) -> str:
     return "[" + ",".join(["null", *rows] if start == 0 else rows) + "]"
 
 
+def _experts_text(request: Request) -> str:
+    """Base64 of int32 `[tokens - 1, layers, experts for each]`, as SGLang's; the last token was not computed."""
+    tokens = len(request.prompt) + len(request.output_ids)
+    sent = np.concatenate(request.experts or [])[: tokens - 1]
+    return base64.b64encode(sent.astype("<i4").tobytes()).decode()
+
+
 def render(call: GenerateCall, engine: LocalEngine) -> bytes:
     """The JSON answer of a finished call."""
     texts = _texts(call.requests, engine)
@@ -241,6 +263,8 @@ def render(call: GenerateCall, engine: LocalEngine) -> bytes:
                 extra += f',"input_token_logprobs":{_input_log_prob_json(request)}'
                 if request.top_log_probs:
                     extra += f',"input_top_logprobs":{_input_top_json(request)}'
+        if request.experts:
+            extra += f',"routed_experts":"{_experts_text(request)}"'
         body = json.dumps({"text": text, "output_ids": request.output_ids}, separators=(",", ":"))
         parts.append(body[:-1] + ',"meta_info":' + json.dumps(meta, separators=(",", ":"))[:-1] + extra + "}}")
     return (parts[0] if call.single else "[" + ",".join(parts) + "]").encode()

@@ -24,10 +24,18 @@ class KVCache:
     """
 
     def __init__(
-        self, arch: Architecture, total_tokens: int, *, block: int | None, dtype: torch.dtype, device: torch.device
+        self,
+        arch: Architecture,
+        total_tokens: int,
+        *,
+        block: int | None,
+        dtype: torch.dtype,
+        device: torch.device,
+        routed: int = 0,
     ) -> None:
         """`block` divides 16, or None makes one block of all columns; the size is rounded up to hold one row of
-        `total_tokens`."""
+        `total_tokens`. `routed` experts were chosen for each token, in all layers, and are kept."""
+        self._routed = routed
         self.arch, self.dtype, self.device = arch, dtype, device
         self._fixed_block, self.block = block, block or 0
         self.total_tokens = self.padded_columns(total_tokens)
@@ -82,6 +90,7 @@ class KVCache:
         self.rows, self.columns = rows, columns
         self.out_tokens = torch.zeros(rows, columns, dtype=torch.int64, device=self.device)
         self.out_log_probs = torch.zeros(rows, columns, dtype=torch.float32, device=self.device)
+        self.out_experts = torch.zeros(rows, columns, self._routed, dtype=torch.int16, device=self.device)
 
     def relayout(self, rows: int, columns: int, active: int, low: int, target: int) -> int:
         """Move the first `active` rows' columns `[low, cursor)` to `[target, ...)` of a new layout.
@@ -92,12 +101,14 @@ class KVCache:
         keys = [self._key_columns(layer, active, low, high) for layer in range(self.arch.spec.num_layers)]
         values = [v[:active, :, low:high].clone() for v in self.values]
         tokens, log_probs = self.out_tokens[:active, low:high].clone(), self.out_log_probs[:active, low:high].clone()
+        experts = self.out_experts[:active, low:high].clone()
         self.layout(rows, columns)
         span = slice(low + shift, high + shift)
         for index in range(self.arch.spec.num_layers):
             self._store_keys(index, slice(0, active), span.start, keys[index])
             self.values[index][:active, :, span] = values[index]
         self.out_tokens[:active, span], self.out_log_probs[:active, span] = tokens, log_probs
+        self.out_experts[:active, span] = experts
         self.cursor = high + shift
         return shift
 
@@ -126,6 +137,7 @@ class KVCache:
             values[dst, :, span] = values[src, :, span]
         self.out_tokens[dst, span] = self.out_tokens[src, span]
         self.out_log_probs[dst, span] = self.out_log_probs[src, span]
+        self.out_experts[dst, span] = self.out_experts[src, span]
 
     def write_prompts(self, layer: int, first_row: int, owner: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store prompts of one layer in rows `first_row...`, ending at the cursor.

@@ -33,6 +33,8 @@ class Prefilled:
     hidden: Tensor
     log_probs: list[Tensor | None]
     likeliest: list[tuple[Tensor, Tensor] | None]
+    experts: list[Tensor] | None = None
+    """Of each prompt the experts that its tokens were sent to, int16 `[length_i, layers * experts for each]`."""
 
     def top(self, prompt: int, tokens: int, count: int) -> list[list[tuple[float, int]]]:
         """`(log-prob, id)` of the `count` likeliest tokens in the place of the first `tokens` but one; [] for 0."""
@@ -73,6 +75,7 @@ def prefill(decoder: Decoder, prompts: Sequence[Sequence[int]], score: Sequence[
     ]
     collected: list[list[Tensor]] = [[] for _ in prompts]
     chosen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in prompts]
+    sent: list[Tensor] = []
     step = max(1, CHUNK_TOKENS // count)
     arena = Arena()
     hidden = torch.empty(count, arch.spec.hidden_size, dtype=decoder.dtype, device=device)
@@ -84,6 +87,8 @@ def prefill(decoder: Decoder, prompts: Sequence[Sequence[int]], score: Sequence[
         rope = decoder.rope(F.pad(positions[:, begin:end].reshape(-1), (0, rows - used)), length)
         attend = _ChunkAttention(keys, values, pads, begin, end)
         decoder.forward(ws, F.pad(tokens[:, begin:end].reshape(-1), (0, rows - used)), rope, attend)
+        if decoder.routed is not None:
+            sent.append(decoder.routed.taken(used).cpu().view(count, end - begin, -1))
         states = ws.x[:used].view(count, end - begin, -1)
         for index, wanted in enumerate(score):
             if wanted:
@@ -103,7 +108,9 @@ def prefill(decoder: Decoder, prompts: Sequence[Sequence[int]], score: Sequence[
             likeliest_of.append((pieces[0], pieces[1]))
         else:
             likeliest_of.append(None)
-    return Prefilled(keys, values, hidden, log_probs, likeliest_of)
+    whole = torch.cat(sent, dim=1) if sent else None
+    experts = None if whole is None else [whole[index, int(pad) :] for index, pad in enumerate(pads)]
+    return Prefilled(keys, values, hidden, log_probs, likeliest_of, experts)
 
 
 class _ChunkAttention:

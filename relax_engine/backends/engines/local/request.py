@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from relax_engine.backends.engines.local.params import SamplingParams
 
 
@@ -46,6 +48,9 @@ class Request:
     input_log_probs: list[float] | None = None
     input_top_log_probs: list[list[tuple[float, int]]] | None = None
     cached_tokens: int = 0
+    experts: list[np.ndarray] | None = None
+    """The experts that each token but the last was sent to when it was computed first, in parts int16 `[n, choices]`;
+    None where nobody asks."""
     retractions: int = 0
     finite: bool = True
     finish: dict[str, Any] | None = None
@@ -65,6 +70,12 @@ class Request:
     def remaining(self) -> int:
         """Output tokens still allowed, counted from `output_ids`."""
         return self.params.max_new_tokens - len(self.output_ids)
+
+    def add_experts(self, first: int, sent: np.ndarray) -> None:
+        """Take the experts of the tokens from `first` on, but of those that were computed before."""
+        if self.experts is not None:
+            known = sum(map(len, self.experts)) - first
+            self.experts.append(sent[known:])
 
     def extend_span(self, version: str, end: int) -> None:
         """Attribute the outputs since the last span to `version`."""

@@ -232,6 +232,8 @@ class Scheduler:
             hidden.append(result.hidden)
             members = [i for i, index in enumerate(owner) if index in block]
             for i in members:
+                if result.experts is not None:
+                    requests[i].add_experts(0, result.experts[owner[i] - block.start].numpy())
                 scores = result.log_probs[owner[i] - block.start]
                 if requests[i].input_log_prob_start is not None and scores is not None:
                     place, count = owner[i] - block.start, len(requests[i].prompt) - 1
@@ -306,6 +308,9 @@ class Scheduler:
         log_probs = self.cache.out_log_probs[row, request.first_column : self.cache.cursor]
         request.output_ids.extend(self.cache.out_tokens[row, request.first_column : self.cache.cursor].tolist())
         request.log_probs.extend(log_probs.tolist())
+        # A column has what the token before its output was sent to; of the first that was known from the prefix.
+        experts = self.cache.out_experts[row, request.first_column + 1 : self.cache.cursor]
+        request.add_experts(len(request.admitted), experts.cpu().numpy())
         # A NaN or an infinity makes the sum one too.
         request.finite = request.finite and math.isfinite(float(log_probs.sum()))
         request.extend_span(self.version, len(request.output_ids))

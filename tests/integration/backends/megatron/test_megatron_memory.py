@@ -21,7 +21,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("hf"), tied=False)
 
 
-def _allocated(backend: MegatronBackend) -> dict[str, int]:
+def allocated_bytes(backend: MegatronBackend) -> dict[str, int]:
     """Bytes of parameters, gradient buffers and optimizer state."""
     training = backend._training
     assert training is not None
@@ -43,7 +43,7 @@ def _measure(rank: int, size: int, init: str, settings: Any) -> dict[str, int]:
     backend = MegatronBackend(settings, rank=rank, world_size=size, init_method=init)
     backend.load_hf(settings.hf_checkpoint)
     step(backend, BATCH)
-    allocated = _allocated(backend)
+    allocated = allocated_bytes(backend)
     backend.close()
     return allocated
 
@@ -54,7 +54,7 @@ def test_parameters_gradients_and_optimizer_are_exact(checkpoint: Path, dtype: t
     backend = single(settings)
     spec = backend.spec
     step(backend, BATCH)
-    allocated = _allocated(backend)
+    allocated = allocated_bytes(backend)
     backend.close()
     expected = training_memory(spec, TrainingShape(ParallelLayout(), 1, dtype.itemsize, 0))
     assert allocated == {part: expected[part] for part in allocated}
