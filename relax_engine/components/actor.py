@@ -107,8 +107,8 @@ class Actor(Role):
             load_weights(self.group, args.ref_load)
         if self.context.resume_from:
             self.group.load(self.context.resume_from, optimizer=not self.context.weights_only)
-        elif args.lora_adapter_path:
-            self.group.load_adapters(args.lora_adapter_path)
+        elif args.lora_load:
+            self.group.load_adapters(args.lora_load)
         in_process = computes_in_process(self.config) and not args.use_rollout_logprobs
         self.old_policies = (
             OldPolicies(self.group, bound=self.config.staleness_bound) if args.keep_old_actor and in_process else None

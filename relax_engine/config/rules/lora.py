@@ -62,7 +62,7 @@ def adapters_are_all_that_changes(config: RunConfig, report: Reporter) -> Findin
 
 @rule
 def first_adapters_exist(config: RunConfig, report: Reporter) -> Findings:
-    """--lora-adapter-path is a PEFT directory."""
-    path = config.lora.lora_adapter_path
+    """--lora-load is a PEFT directory."""
+    path = config.lora.lora_load
     if path is not None and not Path(path, "adapter_config.json").is_file():
-        yield report.error("lora_adapter_path", "no adapter_config.json there", "name a directory that PEFT wrote")
+        yield report.error("lora_load", "no adapter_config.json there", "name a directory that PEFT wrote")

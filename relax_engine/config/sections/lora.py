@@ -25,7 +25,7 @@ class Lora(Section):
     lora_dropout: float = flag(0.0, ge=0, lt=1)
     """Dropout of the adapters' inputs; reinforcement learning needs 0."""
 
-    lora_adapter_path: str | None = None
+    lora_load: str | None = None
     """PEFT directory that the adapters start from; of the same rank, alpha and layers. The reference is without it."""
 
     lora_merge_mode: bool = False

@@ -47,7 +47,7 @@ def test_adapters_are_trained_saved_exported_and_go_on(ray_cluster: None, tiny: 
     again = config.replace(run_dir=str(tmp_path / "again"), load=str(tmp_path / "saved"), num_rollout=STEPS + 1)
     assert train(again).new_steps == 1
     fresh = config.replace(
-        run_dir=str(tmp_path / "fresh"), lora_adapter_path=str(tmp_path / "peft"), save=None, save_interval=None,
+        run_dir=str(tmp_path / "fresh"), lora_load=str(tmp_path / "peft"), save=None, save_interval=None,
         save_hf=None, num_rollout=1,
     )  # fmt: skip
     assert train(fresh).steps == 1

@@ -64,7 +64,7 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "error",
         "beside those under its adapters",
     ),
-    ("first_adapters_exist", {"lora_rank": 8, "lora_adapter_path": "nowhere"}, "error", "no adapter_config.json"),
+    ("first_adapters_exist", {"lora_rank": 8, "lora_load": "nowhere"}, "error", "no adapter_config.json"),
     ("would_change_the_run", {"lora_rank": 8, "lora_adapter_mode": True}, "error", "engines receive merged weights"),
     ("one_mode", {**ASYNC, "colocate": True}, "error", "--colocate, --fully-async: these modes exclude each other"),
     ("one_mode", {"colocate": True, "hybrid": True}, "error", "--colocate, --hybrid: these modes exclude each other"),
