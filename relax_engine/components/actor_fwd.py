@@ -11,7 +11,13 @@ from typing import Any, ClassVar
 
 from ray import serve
 
-from relax_engine.components.mode import forward_budget, forward_columns, routing_columns, rows_per_part
+from relax_engine.components.mode import (
+    forward_budget,
+    forward_columns,
+    input_columns,
+    routing_columns,
+    rows_per_part,
+)
 from relax_engine.components.old_policies import OldPolicies
 from relax_engine.components.reference import load_reference
 from relax_engine.components.role import Role, RoleContext, ingress
@@ -34,7 +40,7 @@ class ForwardRole(Role):
         self.task = f"{self.role}_log_probs"
         self.version = context.start_step
         self.old_policies: OldPolicies | None = None
-        self._columns = ["tokens", "response_lengths"]
+        self._columns = input_columns(self.config)
         if self.role == "actor_fwd" and self.args.keep_old_actor:
             self._columns.append("first_version")
         if self.role == "actor_fwd":

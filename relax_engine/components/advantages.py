@@ -25,10 +25,13 @@ from relax_engine.components.mode import (
 from relax_engine.components.postprocess import postprocessed
 from relax_engine.components.role import Role, ingress
 from relax_engine.config import RunConfig
+from relax_engine.multimodal.media import TRAIN_INPUTS
 from relax_engine.stream.columns import Column, ColumnBatch
 from relax_engine.utils.hooks import load_function
 
 _TASK = "compute_advantages_and_returns"
+_INPUTS = ("tokens", TRAIN_INPUTS)
+"""Columns that the model alone reads."""
 
 
 def advantage_columns(batch: ColumnBatch, config: RunConfig) -> dict[str, Column]:
@@ -43,12 +46,12 @@ def advantage_columns(batch: ColumnBatch, config: RunConfig) -> dict[str, Column
     custom = config.flat.custom_advantage_function_path
     if custom is not None:
         spec = with_custom_advantage(
-            spec, load_function(custom), config.flat, [name for name in batch if name != "tokens"]
+            spec, load_function(custom), config.flat, [name for name in batch if name not in _INPUTS]
         )
     tensors = training_columns(
         spec,
         settings,
-        {name: column.values for name, column in batch.items() if name != "tokens"},
+        {name: column.values for name, column in batch.items() if name not in _INPUTS},
         masks.offsets,
         true_on_policy=old_is_current(config),
         totals=UNKNOWN_TOTALS,

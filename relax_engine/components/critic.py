@@ -13,7 +13,14 @@ from relax_engine.algorithms.reduction import BatchTotals, loss_scale
 from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.algorithms.value import ValueLoss
 from relax_engine.components.critic_settings import critic_config, initial_critic
-from relax_engine.components.mode import VALUES, checkpoint_is_due, forward_budget, rows_per_part, steps_per_rollout
+from relax_engine.components.mode import (
+    VALUES,
+    checkpoint_is_due,
+    forward_budget,
+    input_columns,
+    rows_per_part,
+    steps_per_rollout,
+)
 from relax_engine.components.partition import PartitionReader
 from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.components.saver import CheckpointSaver
@@ -23,8 +30,6 @@ from relax_engine.rollout.staleness import StalenessCheck
 from relax_engine.stream.columns import ColumnBatch
 
 _TRAINED = (
-    "tokens",
-    "response_lengths",
     "rewards",
     "raw_reward",
     "group_index",
@@ -131,7 +136,7 @@ class Critic(Role):
                 "critic_values",
                 partition,
                 sequence,
-                ["tokens", "response_lengths"],
+                input_columns(self.config),
                 rows,
                 deadline_s=self.args.wait_timeout,
             )
@@ -146,7 +151,11 @@ class Critic(Role):
     def _train(self, rollout_id: int) -> dict[str, float]:
         """As many optimizer steps as the actor takes, on the samples that are not too old for it."""
         reader = PartitionReader(
-            self.stream, self.config, task="critic_train", partition=f"train_{rollout_id}", columns=_TRAINED
+            self.stream,
+            self.config,
+            task="critic_train",
+            partition=f"train_{rollout_id}",
+            columns=[*input_columns(self.config), *_TRAINED],
         )
         fresh = StalenessCheck(rollout_id, self.config.staleness_bound)
         steps, trained = [], []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from relax_engine.algorithms import registry
 from relax_engine.algorithms.batch import needs_whole_batch, produced_columns
 from relax_engine.algorithms.distillation import DistillationSettings
@@ -9,6 +11,8 @@ from relax_engine.algorithms.settings import AlgorithmSettings
 from relax_engine.config import RunConfig
 from relax_engine.config.critic import uses_critic
 from relax_engine.config.roles import has_teacher_role, old_policy_is_current, required_roles
+from relax_engine.multimodal.media import TRAIN_INPUTS
+from relax_engine.multimodal.model import family_of
 from relax_engine.stream.columns import ROUTED_EXPERTS
 
 SFT_COLUMNS = ("tokens", "response_lengths", "loss_masks", "sample_indices")
@@ -125,11 +129,19 @@ def routing_columns(config: RunConfig) -> tuple[str, ...]:
     return (ROUTED_EXPERTS,) if config.flat.use_rollout_routing_replay else ()
 
 
+def input_columns(config: RunConfig) -> list[str]:
+    """What a forward pass reads of a row: its tokens, and its media where the model has encoders for them."""
+    directory = Path(config.model.hf_checkpoint or "")
+    media = (directory / "config.json").is_file() and family_of(directory) is not None
+    return ["tokens", "response_lengths", *([TRAIN_INPUTS] if media else [])]
+
+
 def actor_columns(config: RunConfig) -> list[str]:
     """Columns that a row must have before the actor may train on it."""
+    inputs = input_columns(config)
     if config.supervised:
-        return [*SFT_COLUMNS, *SUPERVISED_COLUMNS.get(config.flat.loss_type, ())]
-    columns = [*ROLLOUT_COLUMNS, *teacher_columns(config), *routing_columns(config)]
+        return list(dict.fromkeys([*inputs, *SFT_COLUMNS, *SUPERVISED_COLUMNS.get(config.flat.loss_type, ())]))
+    columns = list(dict.fromkeys([*inputs, *ROLLOUT_COLUMNS, *teacher_columns(config), *routing_columns(config)]))
     if config.mode == "fully_async":
         settings = AlgorithmSettings.from_config(config.flat)
         spec = registry.get(settings.advantage_estimator)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from relax_engine.multimodal.media import TRAIN_INPUTS
 from relax_engine.stream.columns import Column, ColumnBatch
 
 
@@ -29,7 +30,7 @@ def postprocessed(
             return column.values.tolist()
         return list(torch.from_numpy(np.array(column.values)).split(column.lengths.tolist()))
 
-    data = {name: rows(column) for name, column in {**batch, **columns}.items() if name != "tokens"}
+    data = {name: rows(column) for name, column in {**batch, **columns}.items() if name not in ("tokens", TRAIN_INPUTS)}
     function(args, data)
     changed = {}
     for name, column in columns.items():

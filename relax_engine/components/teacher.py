@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from ray import serve
 
 from relax_engine.components.engine_group import EngineGroup
-from relax_engine.components.mode import forward_budget, rows_per_part
+from relax_engine.components.mode import forward_budget, input_columns, rows_per_part
 from relax_engine.components.role import Role, RoleContext, ingress
 from relax_engine.components.teacher_scorers import EngineTeachers, model_columns
 from relax_engine.components.train_group import TrainGroup, load_weights
@@ -67,7 +67,7 @@ class Teacher(Role):
 
     async def _part(self, partition: str, sequence: int) -> bool:
         """Score one delivery; False at the end of the partition."""
-        columns = ["tokens", "response_lengths", *(["teacher"] if self.args.opd_teacher_routes else [])]
+        columns = [*input_columns(self.config), *(["teacher"] if self.args.opd_teacher_routes else [])]
         delivery = await asyncio.to_thread(
             self.stream.take,
             _TASK,

@@ -34,6 +34,7 @@ from relax_engine.components.teacher_scorers import model_columns
 from relax_engine.components.train_group import TrainGroup
 from relax_engine.config import RunConfig
 from relax_engine.config.roles import uses_reference
+from relax_engine.multimodal.media import TRAIN_INPUTS
 from relax_engine.observe.bundle import RecordedStep
 from relax_engine.rollout.staleness import StalenessCheck
 from relax_engine.stream.columns import ROUTED_EXPERTS, Column, ColumnBatch
@@ -248,7 +249,7 @@ class PartitionOutcome:
         """Index of each trained row over the whole run."""
         self.log_prob_gap: float | None = None
         self.probe: ColumnBatch | None = None
-        """A few trained rows, tokens only."""
+        """A few trained rows without media, tokens only; None where all have some."""
         self.recorded: list[ColumnBatch] = []
         """Parts of the step under way, for `recorded_steps`."""
         self.recorded_steps: list[RecordedStep] = []
@@ -259,9 +260,9 @@ class PartitionOutcome:
     def add(self, batch: ColumnBatch) -> None:
         """Count rows that are trained."""
         if self.probe is None:
-            self.probe = batch.select(np.arange(min(self.PROBE_ROWS, batch.num_rows))).only(
-                ["tokens", "response_lengths"]
-            )
+            media = batch[TRAIN_INPUTS].values if TRAIN_INPUTS in batch else [None] * batch.num_rows
+            plain = [row for row, tensors in enumerate(media) if not tensors][: self.PROBE_ROWS]
+            self.probe = batch.select(plain).only(["tokens", "response_lengths"]) if plain else None
         self.rows += batch.num_rows
         self.samples += batch["sample_indices"].values.tolist()
         self.tokens += int(batch["tokens"].lengths.sum())

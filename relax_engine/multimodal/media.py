@@ -14,6 +14,8 @@ import numpy as np
 
 from relax_engine.multimodal.families import Kind, MediaFamily
 
+TRAIN_INPUTS = "multimodal_train_inputs"
+"""The stream's column of media: of each row a `TrainInputs`, or None."""
 TrainInputs = Mapping[str, Any]
 """The processor's tensors (or arrays) of one sample by transformers' names; a kind of media that is absent has none."""
 

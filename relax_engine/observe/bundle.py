@@ -67,6 +67,9 @@ def write_steps(template: str, rollout_id: int, steps: Sequence[RecordedStep]) -
     arrays: dict[str, np.ndarray] = {"steps": np.array(len(steps))}
     for number, step in enumerate(steps):
         for name, column in step.batch.items():
+            if column.dtype == object:
+                arrays |= _objects(f"{number}/objects/{name}", column)
+                continue
             arrays[f"{number}/values/{name}"] = column.values
             if column.offsets is not None:
                 arrays[f"{number}/offsets/{name}"] = column.offsets
@@ -97,6 +100,7 @@ def read_steps(template: str, rollout_id: int) -> list[RecordedStep]:
                 for name in file.files
                 if name.startswith(prefix)
             }
+            columns |= _read_objects(file, f"{number}/objects/")
             steps.append(RecordedStep(ColumnBatch(columns), json.loads(str(file[f"{number}/metrics"]))))
     return steps
 
@@ -112,6 +116,27 @@ def recorded_rollouts(template: str) -> list[int]:
 
 def _matches(name: str, before: str, after: str) -> bool:
     return name.startswith(before) and name.endswith(after) and len(name) > len(before) + len(after)
+
+
+def _objects(prefix: str, column: Column) -> dict[str, np.ndarray]:
+    """The arrays of a column whose rows are dictionaries of arrays, or None."""
+    arrays = {prefix: np.array(len(column))}
+    for row, value in enumerate(column.values):
+        arrays |= {f"{prefix}/{row}/{name}": np.asarray(array) for name, array in (value or {}).items()}
+    return arrays
+
+
+def _read_objects(file: Any, prefix: str) -> dict[str, Column]:
+    """The columns that `_objects` wrote."""
+    rows: dict[str, list[dict[str, np.ndarray] | None]] = {}
+    for name in (name for name in file.files if name.startswith(prefix)):
+        column, *place = name.removeprefix(prefix).split("/")
+        if place:
+            row = int(place[0])
+            rows[column][row] = (rows[column][row] or {}) | {place[1]: file[name]}
+        else:
+            rows[column] = [None] * int(file[name])
+    return {name: Column.objects(values) for name, values in rows.items()}
 
 
 def _offsets(file: Any, name: str) -> np.ndarray | None:

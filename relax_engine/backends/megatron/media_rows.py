@@ -17,13 +17,10 @@ from torch import Tensor
 
 from relax_engine.backends.megatron.packing import Packing
 from relax_engine.multimodal.families import MediaFamily
-from relax_engine.multimodal.media import MediaMismatchError, TrainInputs, blocks_of, media_of
+from relax_engine.multimodal.media import TRAIN_INPUTS, MediaMismatchError, TrainInputs, blocks_of, media_of
 from relax_engine.multimodal.positions import positions_of
 from relax_engine.multimodal.towers import concatenated, feature_order, places_of
 from relax_engine.stream.columns import ColumnBatch
-
-COLUMN = "multimodal_train_inputs"
-"""Of each row the processor's tensors by name, or None."""
 
 
 def with_media(
@@ -64,9 +61,9 @@ def with_media(
 def _inputs(rows: ColumnBatch | None) -> list[TrainInputs]:
     if rows is None:
         return []
-    if COLUMN not in rows:
+    if TRAIN_INPUTS not in rows:
         return [{}] * rows.num_rows
-    return [value or {} for value in rows[COLUMN].values]
+    return [value or {} for value in rows[TRAIN_INPUTS].values]
 
 
 def _identity(inputs: Mapping[str, Any]) -> bytes:

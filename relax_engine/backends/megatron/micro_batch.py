@@ -18,7 +18,7 @@ from relax_engine.backends.megatron.context import Share, share
 from relax_engine.backends.megatron.device import compute_device
 from relax_engine.backends.megatron.experts import Routing
 from relax_engine.backends.megatron.media_model import MediaInput
-from relax_engine.backends.megatron.media_rows import COLUMN, with_media
+from relax_engine.backends.megatron.media_rows import with_media
 from relax_engine.backends.megatron.model import ResponseTargets
 from relax_engine.backends.megatron.mrope import MultimodalRotary
 from relax_engine.backends.megatron.packing import Packing, pack
@@ -28,6 +28,7 @@ from relax_engine.backends.megatron.settings import BackendSettings
 from relax_engine.backends.megatron.sharing import compact
 from relax_engine.backends.megatron.spec import PackedSequences
 from relax_engine.checkpoint.model_spec import ModelSpec
+from relax_engine.multimodal.media import TRAIN_INPUTS
 from relax_engine.stream.columns import ROUTED_EXPERTS, ColumnBatch
 
 ROUND_TO = 64
@@ -160,7 +161,7 @@ class MicroBatches:
         tokens = torch.zeros((), dtype=torch.int, device=self._device)
         if rows is None or micro_batch.responses == 0:
             return output.sum(), tokens, {}
-        names = getattr(loss_fn, "columns", None) or [name for name in rows if name != COLUMN]
+        names = getattr(loss_fn, "columns", None) or [name for name in rows if name != TRAIN_INPUTS]
         scored = output if output.dim() == 2 else output[None]
         per_token, others = scored[0], scored[1 : len(scored) - question.entropy]
         inputs = LossInputs(

@@ -103,12 +103,24 @@ def read_settings(flat: Any, *, layout: ParallelLayout | None = None, value_head
         head="value" if value_head else "classifier" if flat.loss_type == "seq_cls" else "policy",
         aux_loss_coeff=flat.moe_aux_loss_coeff,
         adapters=None if value_head or not flat.lora_rank else _read_adapters(flat),
+        frozen=_read_frozen(flat),
     )
 
 
 def _read_adapters(flat: Any) -> AdapterSettings:
     shape = AdapterShape(flat.lora_rank, flat.lora_alpha, tuple(flat.lora_target_modules))
     return AdapterSettings(shape, flat.lora_dropout)
+
+
+def _read_frozen(flat: Any) -> frozenset[str]:
+    flags = {
+        "language_model": flat.freeze_language_model,
+        "vision_model": flat.freeze_vision_model,
+        "vision_projection": flat.freeze_vision_projection,
+        "audio_model": flat.freeze_audio_model,
+        "audio_projection": flat.freeze_audio_projection,
+    }
+    return frozenset(part for part, frozen in flags.items() if frozen)
 
 
 def _read_optimizer(flat: Any, *, without: int) -> OptimizerSettings:

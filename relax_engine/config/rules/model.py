@@ -155,3 +155,36 @@ def recompute_is_complete(config: RunConfig, report: Reporter) -> Findings:
             "without effect: these belong to the recomputation of whole layers",
             "--recompute-granularity full, or leave them out",
         )
+
+
+@rule
+def frozen_parts_exist(config: RunConfig, report: Reporter) -> Findings:
+    """--freeze-... names parts that the model has, and leaves some of it to train."""
+    from relax_engine.multimodal.model import family_of
+
+    prefix = "freeze_"
+    frozen = [
+        name.removeprefix(prefix) for name, on in config.model.model_dump().items() if name.startswith(prefix) and on
+    ]
+    directory = Path(config.model.hf_checkpoint or "")
+    if not frozen or not (directory / "config.json").is_file():
+        return
+    try:
+        family = family_of(directory)
+    except (ValueError, KeyError):
+        return  # `model_directory` says so
+    kinds = () if family is None else family.placeholders
+    present = ["language_model"]
+    present += [f"vision_{part}" for part in ("model", "projection") if "image" in kinds]
+    present += [f"audio_{part}" for part in ("model", "projection") if "audio" in kinds]
+    for part in frozen:
+        if part not in present:
+            yield report.error(
+                f"freeze_{part} hf_checkpoint",
+                f"the model has no {part.partition('_')[0]} encoder",
+                f"remove --freeze-{part.replace('_', '-')}",
+            )
+    if set(present) <= set(frozen):
+        yield report.error(
+            " ".join(f"freeze_{part}" for part in present), "nothing is left to train", "freeze less of the model"
+        )

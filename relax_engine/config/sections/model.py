@@ -46,3 +46,18 @@ class Model(Section):
 
     recompute_num_layers: int | None = flag(None, ge=1, unit="layers")
     """Layers per recomputed chunk (`uniform`), or recomputed layers (`block`)."""
+
+    freeze_language_model: bool = False
+    """Keep the weights of the text model that sees or hears, and train its encoders."""
+
+    freeze_vision_model: bool = False
+    """Keep the weights of the vision encoder, but for its projection."""
+
+    freeze_vision_projection: bool = False
+    """Keep the weights of the vision encoder's last layers, which make text embeddings of its features."""
+
+    freeze_audio_model: bool = False
+    """Keep the weights of the audio encoder, but for its projection."""
+
+    freeze_audio_projection: bool = False
+    """Keep the weights of the audio encoder's last layers."""

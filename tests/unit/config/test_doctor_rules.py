@@ -514,6 +514,8 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("model_directory", {"hf_checkpoint": "/no/such/model"}, "error", "no such directory"),
     ("model_directory", {"rollout_max_context_len": 5000}, "error", "more than the model's 4096 positions"),
     ("media_need_a_media_model", {"multimodal_keys": {"image": "label"}}, "error", "reads text only"),
+    ("frozen_parts_exist", {"freeze_vision_model": True}, "error", "the model has no vision encoder"),
+    ("frozen_parts_exist", {"freeze_language_model": True}, "error", "nothing is left to train"),
     ("model_divides", {"pipeline_model_parallel_size": 5}, "error", "layers do not divide over 5 pipeline ranks"),
     ("model_divides", {"num_virtual_stages_per_pipeline_rank": 2}, "error", "needs pipeline_model_parallel_size"),
     (
