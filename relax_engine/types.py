@@ -62,7 +62,9 @@ class Sample:
     tokens: list[int] = field(default_factory=list)
     rollout_tokens: list[int] = field(default_factory=list)
     multimodal_inputs: dict[str, Any] | None = None
+    """Media by kind (`image`, `video`, `audio`), JSON-ready; see `relax_engine.multimodal.content`."""
     multimodal_train_inputs: dict[str, Any] | None = None
+    """Arrays that the model's encoders read, by transformers' names; see `relax_engine.multimodal.processor`."""
     response: str = ""
     response_length: int = 0
     label: str | None = None
@@ -137,8 +139,8 @@ class Sample:
         return float(reward)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready dictionary (media inputs excepted); inverse of `from_dict`."""
-        data = dataclasses.asdict(self)
+        """A JSON-ready dictionary; inverse of `from_dict` but for `multimodal_train_inputs`, which are made again."""
+        data = dataclasses.asdict(dataclasses.replace(self, multimodal_train_inputs=None))
         data["status"] = self.status.value
         if self.rollout_routed_experts is not None:
             data["rollout_routed_experts"] = self.rollout_routed_experts.tolist()

@@ -15,6 +15,7 @@ from typing import Any
 
 from relax_engine.components.mode import rows_per_part
 from relax_engine.config import RunConfig
+from relax_engine.multimodal.model import family_of
 from relax_engine.observe.bundle import write_samples
 from relax_engine.observe.rollouts.recorder import Recorder
 from relax_engine.observe.rollouts.tables import samples_table
@@ -60,6 +61,7 @@ class PartitionWriter:
         self.rewards = RewardStage.from_config(self.args)
         self.teacher = partial(teacher_indices, args=self.args) if self.args.opd_teacher_routes else None
         self._transfer = rows_per_part(config) // self.args.n_samples_per_prompt
+        self._media = family_of(self.args.hf_checkpoint) is not None
 
     async def write(self, rollout_id: int) -> dict[str, float]:
         """One partition from its first group to its seal; returns its mean reward and its seconds."""
@@ -91,7 +93,13 @@ class PartitionWriter:
 
     async def _put(self, rollout_id: int, groups: Sequence[SampleGroup]) -> None:
         self.hooks.filter_samples(groups)
-        batch = to_columns(groups, self.rewards, self.teacher, routed_experts=self.args.use_rollout_routing_replay)
+        batch = to_columns(
+            groups,
+            self.rewards,
+            self.teacher,
+            routed_experts=self.args.use_rollout_routing_replay,
+            media=self._media,
+        )
         await self.stream.aput(f"train_{rollout_id}", batch, deadline_s=self.args.wait_timeout)
         if self.recorder is not None:
             samples = [sample for group in groups for sample in group]

@@ -139,7 +139,7 @@ class Rollout(Role):
         if left is not None and left.sealed is not None:
             self.first = partition_number(left.sealed) + 1
             position = dict(left.meta["data_position"])
-        self.waiting = unpack_groups(position.pop("groups", []))
+        self.waiting = data.restored(unpack_groups(position.pop("groups", [])))
         self.next_group, self.pending = position.get("group_index", 0), position.get("pending", [])
         if position:
             data.restore(position)

@@ -13,6 +13,7 @@ from ray import serve
 from relax_engine.checkpoint.hf_reader import read_config
 from relax_engine.components.mode import partition_number
 from relax_engine.components.role import Role, RoleContext, ingress
+from relax_engine.multimodal.model import family_of
 from relax_engine.rollout.class_labels import class_names, class_targets
 from relax_engine.rollout.data_source import DataSettings, PromptDataSource
 from relax_engine.rollout.prompts import PromptDataError
@@ -53,6 +54,7 @@ class Sft(Role):
             PromptDataSource(dataclasses.replace(settings, label_key=key), self.tokenizer, samples_per_group=1)
             for key in keys
         ]
+        self._media = family_of(args.hf_checkpoint) is not None
         if position:
             self.sources[0].restore(position)
             for source in self.sources[1:]:
@@ -75,7 +77,9 @@ class Sft(Role):
         return self.outcome()
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """End what prepares prompts."""
+        for source in self.sources:
+            source.close()
 
     def _next_batch(self) -> ColumnBatch:
         return self._next_classes() if self.args.loss_type == "seq_cls" else self._next_answers()
@@ -103,7 +107,7 @@ class Sft(Role):
         """Prompts with one answer, or with two."""
         end = self.tokenizer.eos_token_id
         examples = zip(*(source.get_groups(self.args.global_batch_size) for source in self.sources), strict=True)
-        tokens, lengths, numbers = [], [], []
+        tokens, lengths, numbers, media = [], [], [], []
         for answers in examples:
             for source, (sample,) in zip(self.sources, answers, strict=True):
                 if not sample.label:
@@ -114,12 +118,15 @@ class Sft(Role):
                 tokens.append([*sample.tokens, *answer])
                 lengths.append(len(answer))
                 numbers.append(sample.index)
+                media.append(sample.multimodal_train_inputs)
         columns = {
             "tokens": Column.ragged(tokens, np.int32),
             "response_lengths": Column.fixed(lengths, np.int32),
             "loss_masks": Column.ragged([np.ones(length, np.uint8) for length in lengths], np.uint8),
             "sample_indices": Column.fixed(numbers, np.int64),
         }
+        if self._media:
+            columns["multimodal_train_inputs"] = Column.objects(media)
         if len(self.sources) > 1:
             columns["group_index"] = Column.fixed(numbers, np.int64)
         return ColumnBatch(columns)

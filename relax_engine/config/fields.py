@@ -28,6 +28,7 @@ from relax_engine.config.sections.evaluation import Evaluation
 from relax_engine.config.sections.health import Health
 from relax_engine.config.sections.logging import Logging
 from relax_engine.config.sections.lora import Lora
+from relax_engine.config.sections.media import Media
 from relax_engine.config.sections.model import Model
 from relax_engine.config.sections.optimizer import Optimizer
 from relax_engine.config.sections.parallelism import Parallelism
@@ -39,6 +40,7 @@ from relax_engine.config.sections.weight_sync import WeightSync
 SECTIONS: Mapping[str, type[Section]] = {
     "resources": Resources,
     "data": Data,
+    "media": Media,
     "rollout": Rollout,
     "reward": Reward,
     "algorithm": Algorithm,

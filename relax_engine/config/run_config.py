@@ -35,6 +35,7 @@ from relax_engine.config.sections.evaluation import Evaluation
 from relax_engine.config.sections.health import Health
 from relax_engine.config.sections.logging import Logging
 from relax_engine.config.sections.lora import Lora
+from relax_engine.config.sections.media import Media
 from relax_engine.config.sections.model import Model
 from relax_engine.config.sections.optimizer import Optimizer
 from relax_engine.config.sections.parallelism import Parallelism
@@ -59,6 +60,7 @@ class RunConfig(BaseModel):
 
     resources: Resources = Field(default_factory=Resources)
     data: Data = Field(default_factory=Data)
+    media: Media = Field(default_factory=Media)
     rollout: Rollout = Field(default_factory=Rollout)
     reward: Reward = Field(default_factory=Reward)
     algorithm: Algorithm = Field(default_factory=Algorithm)

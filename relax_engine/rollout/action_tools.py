@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from relax_engine.rollout.conversation_media import opened_media
 from relax_engine.rollout.environment import BaseInteractionEnv, Observation
 from relax_engine.rollout.pool import RolloutError
 from relax_engine.types import Sample
@@ -49,7 +50,7 @@ class ActionEnvironment(BaseInteractionEnv):
 
     async def reset(self) -> tuple[Observation, dict[str, Any]]:
         """Begin."""
-        media = self.sample.multimodal_inputs or {}
+        media = opened_media(self.sample)
         await _finished(_called(self.tool.reset, (self.sample.prompt, media, media), self.sample.metadata))
         return {"obs_str": ""}, {}
 

@@ -24,6 +24,7 @@ def to_columns(
     teacher: Callable[[Sequence[Sample]], np.ndarray] | None = None,
     *,
     routed_experts: bool = False,
+    media: bool = False,
 ) -> ColumnBatch:
     """One row per sample, groups contiguous. See `docs/design/stream.md` for the columns.
 
@@ -32,6 +33,8 @@ def to_columns(
         rewards: Makes raw and processed rewards of their samples.
         teacher: Gives the index of each sample's teacher, where there are several.
         routed_experts: Add the experts that tokens were sent to.
+        media: Whether the model reads media: then there is the column `multimodal_train_inputs`, a dictionary of arrays
+            or None in each row.
 
     Raises:
         RolloutError: a response without them.
@@ -42,6 +45,8 @@ def to_columns(
     extra = {} if teacher is None else {"teacher": Column.fixed(teacher(samples))}
     if routed_experts:
         extra[ROUTED_EXPERTS] = Column.ragged(_routed_experts(samples), np.int16)
+    if media:
+        extra["multimodal_train_inputs"] = Column.objects([sample.multimodal_train_inputs for sample in samples])
     masks = [
         np.zeros(sample.response_length, np.uint8) if sample.remove_sample else np.asarray(sample.loss_mask, np.uint8)
         for sample in samples
@@ -140,6 +145,12 @@ def _ends(samples: Sequence[Sample]) -> dict[str, float]:
     tokens = sum(len(sample.rollout_log_probs or ()) for sample in samples)
     if tokens:
         metrics["rollout/rollout_log_probs"] = sum(math.fsum(s.rollout_log_probs or ()) for s in samples) / tokens
+    pictures = [len(s.multimodal_inputs.get("image") or ()) for s in samples if s.multimodal_inputs]
+    if pictures:
+        metrics |= {
+            "rollout/image_count/mean": sum(pictures) / len(samples),
+            "rollout/image_count/max": float(max(pictures)),
+        }
     turns = [notes["turns"] for s in samples if (notes := s.metadata.get("environment")) and "turns" in notes]
     if turns:
         metrics |= {"rollout/num_turn/mean": float(np.mean(turns)), "rollout/num_turn/max": float(max(turns))}

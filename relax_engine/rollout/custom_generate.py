@@ -68,7 +68,8 @@ class CustomGenerate:
         params = sampling.request(sample.index, sample.prompt_length, generated=sample.response_length)
 
         async def call(client: EngineClient) -> Any:
-            given = copy.deepcopy(sample)
+            inputs = sample.multimodal_train_inputs  # large, and never changed in place
+            given = copy.deepcopy(sample, {id(inputs): inputs})
             try:
                 extra = {"evaluation": self.evaluation} if _takes_evaluation(function) else {}
                 with current.set_call(Call(self._args(client.url), given, dict(params), client)):

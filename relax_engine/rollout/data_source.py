@@ -8,12 +8,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from relax_engine.rollout.prompt_media import MediaSettings, PromptMedia, PromptMediaError
 from relax_engine.rollout.prompt_rows import PromptRows
 from relax_engine.rollout.prompts import PromptDataError, messages_of
 from relax_engine.types import Sample, SampleGroup
@@ -21,6 +24,8 @@ from relax_engine.utils.hooks import load_function
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,8 @@ class DataSettings:
     max_prompt_tokens: int | None = None
     custom_prompt_path: str | None = None
     """Function `(prompt, row) -> prompt`; a row is the dictionary of its columns."""
+    media: MediaSettings | None = None
+    """How prompts' media become tokens; None where prompts are text."""
 
     @classmethod
     def from_config(cls, args: Any, *, prompt_data: Sequence[str] | None = None) -> DataSettings:
@@ -55,6 +62,7 @@ class DataSettings:
             seed=args.rollout_seed,
             max_prompt_tokens=args.rollout_max_prompt_len,
             custom_prompt_path=args.custom_prompt_path,
+            media=MediaSettings.from_config(args) if args.multimodal_keys else None,
         )
 
 
@@ -85,15 +93,27 @@ class PromptDataSource:
         self.tokenizer = tokenizer
         self.samples_per_group = samples_per_group
         wanted = [key for key in (settings.input_key, settings.label_key) if key]
+        wanted += list(settings.media.keys.values()) if settings.media is not None else []
         self._rows = PromptRows(settings.prompt_data, wanted)
         decisive = json.dumps([wanted, settings.shuffle, settings.seed, self._rows.digest])
         self.fingerprint = hashlib.sha256(decisive.encode()).hexdigest()
         self._build = load_function(settings.custom_prompt_path) if settings.custom_prompt_path else None
+        self._media = PromptMedia(settings.media, settings.prompt_data) if settings.media is not None else None
         self._next = 0
         self._orders: dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    @property
+    def parallel(self) -> int:
+        """Groups that are worth preparing at a time, in threads."""
+        return 1 if self._media is None else self._media.parallel
+
+    def close(self) -> None:
+        """End processes that prepare media."""
+        if self._media is not None:
+            self._media.close()
 
     @property
     def position(self) -> DataPosition:
@@ -123,18 +143,46 @@ class PromptDataSource:
     def get_groups(self, count: int) -> list[SampleGroup]:
         """The next `count` prompt groups, each with `samples_per_group` pending samples."""
         first, self._next = self._next, self._next + count
-        return [self.group(number) for number in range(first, self._next)]
+        numbers = range(first, self._next)
+        if self.parallel == 1:
+            return [self.group(number) for number in numbers]
+        with ThreadPoolExecutor(self.parallel, thread_name_prefix="prompts") as threads:
+            return list(threads.map(self.group, numbers))
+
+    def restored(self, groups: dict[int, SampleGroup]) -> dict[int, SampleGroup]:
+        """Groups of a checkpoint, with the tensors of their media made again."""
+        for sample in (sample for group in groups.values() for sample in group):
+            if self._media is not None and sample.multimodal_inputs:
+                sample.multimodal_train_inputs = self._media.train_inputs(sample.multimodal_inputs)
+        return groups
 
     def group(self, number: int) -> SampleGroup:
-        """Prompt group `number` of the run, wherever the source stands."""
-        return self.row_group(self._row(number), number)
+        """Prompt group `number` of the run, wherever the source stands.
 
-    def _row(self, group_index: int) -> int:
+        Where rows with unusable media are skipped, the next row of the epoch that is usable takes the place of one.
+
+        Raises:
+            PromptDataError: the row cannot be used, or none can; names it.
+        """
+        media = self.settings.media
+        if media is None or not media.skip_invalid:
+            return self.row_group(self._row(number), number)
+        for step in range(len(self)):
+            try:
+                return self.row_group(self._row(number, step), number)
+            except PromptMediaError as error:
+                logger.warning("%s; the next row takes its place (--sft-invalid-multimodal-strategy skip)", error)
+                last = error
+        raise last
+
+    def _row(self, group_index: int, step: int = 0) -> int:
+        """The row of a group, or the one `step` places behind it in the epoch."""
         epoch, offset = divmod(group_index, len(self))
+        offset = (offset + step) % len(self)
         if epoch not in self._orders:
             # Groups are asked for about in order: no more than the neighbouring epochs are needed again.
-            self._orders = {key: order for key, order in self._orders.items() if abs(key - epoch) == 1}
-            self._orders[epoch] = self._epoch_order(epoch)
+            near = {key: order for key, order in self._orders.items() if abs(key - epoch) == 1}
+            self._orders = {**near, epoch: self._epoch_order(epoch)}
         return int(self._orders[epoch][offset])
 
     def row_group(self, row: int, group_index: int) -> SampleGroup:
@@ -150,7 +198,16 @@ class PromptDataSource:
         if self._build is not None:
             prompt = self._build(prompt, record)
         prompt = messages_of(prompt, where)
-        tokens = self._encode(prompt, where)
+        media: dict[str, Any] | None = None
+        inputs: dict[str, Any] | None = None
+        if self._media is None:
+            tokens = self._checked(self._ids(self._text(prompt, where)), where)
+        else:
+            found = self._media.read(prompt, record, where)
+            encoded = self._media.encode(self._text(found.prompt, where), found, where)
+            tokens = self._checked(encoded.tokens, where)
+            if found.media:
+                media, inputs = {str(kind): items for kind, items in found.media.items()}, encoded.train_inputs
         label = record.get(settings.label_key) if settings.label_key else None
         if label is not None and not isinstance(label, str):
             raise PromptDataError(
@@ -165,27 +222,35 @@ class PromptDataSource:
                 index=first + member,
                 prompt=prompt,
                 tokens=list(tokens),
+                multimodal_inputs=media,
+                multimodal_train_inputs=inputs,
                 label=label,
                 metadata=dict(metadata),
             )
             for member in range(self.samples_per_group)
         ]
 
-    def _encode(self, prompt: str | list[dict[str, Any]], where: str) -> list[int]:
+    def _text(self, prompt: str | list[dict[str, Any]], where: str) -> str:
         settings = self.settings
         if settings.apply_chat_template:
             messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
             if settings.system_prompt and messages[0]["role"] != "system":
                 messages = [{"role": "system", "content": settings.system_prompt}, *messages]
-            text = self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, **(settings.chat_template_kwargs or {})
+            return str(
+                self.tokenizer.apply_chat_template(
+                    messages, tokenize=False, add_generation_prompt=True, **(settings.chat_template_kwargs or {})
+                )
             )
-        elif isinstance(prompt, str):
-            text = prompt
-        else:
-            raise PromptDataError(f"{where}: the prompt is a list of messages; pass --apply-chat-template")
+        if isinstance(prompt, str):
+            return prompt
+        raise PromptDataError(f"{where}: the prompt is a list of messages; pass --apply-chat-template")
+
+    def _ids(self, text: str) -> list[int]:
         tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
-        limit = settings.max_prompt_tokens
+        return tokens
+
+    def _checked(self, tokens: list[int], where: str) -> list[int]:
+        limit = self.settings.max_prompt_tokens
         if limit is not None and len(tokens) > limit:
             raise PromptDataError(
                 f"{where}: the prompt has {len(tokens)} tokens, the limit is {limit}; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -73,9 +74,9 @@ async def evaluate_dataset(
     limit: int | None = None,
 ) -> EvaluationResult:
     """Generate and score; prompts in file order, in fixed-size requests, `workers` of them at a time."""
-    source = PromptDataSource(data, tokenizer, samples_per_prompt)
-    count = len(source) if limit is None else min(limit, len(source))
-    groups = source.get_groups(count)
+    with contextlib.closing(PromptDataSource(data, tokenizer, samples_per_prompt)) as source:
+        count = len(source) if limit is None else min(limit, len(source))
+        groups = source.get_groups(count)
     chunks = [groups[start : start + _GROUPS_PER_REQUEST] for start in range(0, count, _GROUPS_PER_REQUEST)]
 
     async def work(mine: Sequence[list[SampleGroup]]) -> None:

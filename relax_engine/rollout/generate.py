@@ -117,9 +117,10 @@ class Generator:
         number = next(self._numbers)
         rids = [f"{self._prefix(sample, kept)}-{sample.index}-{number}" for sample in samples]
         interruptions = -1 if self._interrupting else self._interruptions
+        media = [sample.multimodal_inputs for sample in samples]
         outputs = await self.pool.run(
             lambda client: client.generate_batch(
-                prompts, params, rids=rids, routed_experts=self.sampling.routed_experts
+                prompts, params, rids=rids, media=media, routed_experts=self.sampling.routed_experts
             ),
             samples=len(samples),
             what=f"the request for groups {sorted({sample.group_index for sample in samples})}",

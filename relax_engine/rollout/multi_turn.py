@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.config.flat import FlatView
+from relax_engine.multimodal.content import MediaError
+from relax_engine.multimodal.media import MediaMismatchError
+from relax_engine.rollout.conversation_media import ConversationMedia, flat_text, observed_media, run_processor
 from relax_engine.rollout.environment import BaseInteractionEnv, StepResult, call, load_build_env, step_result
 from relax_engine.rollout.environment_pool import EnvironmentLostError, pool_of
 from relax_engine.rollout.frames import encode_frame, frame_text
@@ -24,8 +27,6 @@ from relax_engine.rollout.tokenizer import cached_tokenizer
 from relax_engine.types import Sample, SampleStatus, WeightVersionSpan
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from relax_engine.backends.engines.types import GenerateOutput
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,8 @@ async def generate(args: Any, sample: Sample, sampling_params: dict[str, Any]) -
     A turn's tokens are trained (mask 1); those of an observation are not (mask 0, log-prob 0). Turns and observations
     together fit into `--rollout-max-context-len`, or without it into `--rollout-max-response-len`. The sample is
     COMPLETED when the environment is done or `max_turns` are over, TRUNCATED when a turn is cut off by its length or
-    nothing more fits, ABORTED when its request was; it then begins again from the prompt.
+    nothing more fits, ABORTED when its request was; it then begins again from the prompt. Media of observations
+    (`multi_modal_data`) stand before their text, and become part of `multimodal_inputs` and `multimodal_train_inputs`.
 
     With `environment_processes: N` beside these keys, at most N environments are open at a time, each in a process of
     its own. One that hangs (`--wait-timeout`), dies or raises has the sample begin again, three times in all; then it
@@ -100,13 +102,16 @@ async def _turns(
     last = context if context is not None else len(sample.tokens) + params["max_new_tokens"]
     notes: dict[str, Any] = {}
     rewards: list[float] = []
+    media = ConversationMedia.of(sample)
     for turn in range(most):
         asked = {
             **params,
             "max_new_tokens": min(params["max_new_tokens"], last - len(sample.tokens)),
             "sampling_seed": sample_seed(params["sampling_seed"], turn),
         }
-        (output,) = await client.generate_batch([sample.tokens], asked, routed_experts=args.use_rollout_routing_replay)
+        (output,) = await client.generate_batch(
+            [sample.tokens], asked, media=[media.named], routed_experts=args.use_rollout_routing_replay
+        )
         _append_turn(sample, output)
         reason = output.finish_reason["type"]
         notes = {"turns": turn + 1, "stop": reason}
@@ -119,11 +124,14 @@ async def _turns(
         sample.status = SampleStatus.COMPLETED
         if result.done or turn + 1 == most:
             break
-        shown = _encode(env, result, sample, tokenizer, args)
+        shown, more = await _encode(env, result, sample, media, args)
         if len(sample.tokens) + len(shown) >= last:
             sample.status, notes["stop"] = SampleStatus.TRUNCATED, "context"
             break
+        media = more
         _append(sample, shown, [0.0] * len(shown), mask=0)
+    if sample.status is not SampleStatus.ABORTED:
+        media.give(sample)
     sample.response = str(tokenizer.decode(sample.rollout_tokens, skip_special_tokens=True))
     sample.metadata["environment"] = notes | ({"rewards": rewards} if rewards else {})
 
@@ -138,20 +146,27 @@ async def _step(env: BaseInteractionEnv, text: str, sample: Sample, timeout_s: f
         sample.non_generation_time += time.perf_counter() - start
 
 
-def _encode(
-    env: BaseInteractionEnv, result: StepResult, sample: Sample, tokenizer: PreTrainedTokenizerBase, args: Any
-) -> list[int]:
-    """The tokens between a turn and the next: the rest of the turn's frame, the observation, the head of an answer."""
-    media = [kind for kind, items in (result.observation.get("multi_modal_data") or {}).items() if items]
-    if media:
-        raise RolloutError(f"the observation of {type(env).__name__} holds {media[0]}; engines here take text alone")
+async def _encode(
+    env: BaseInteractionEnv, result: StepResult, sample: Sample, media: ConversationMedia, args: Any
+) -> tuple[list[int], ConversationMedia]:
+    """The tokens between a turn and the next: the rest of the turn's frame, the observation, the head of an answer; and
+    the media so far, those of the observation included."""
+    tokenizer = cached_tokenizer(args.hf_checkpoint)
     messages = env.format_observation(result.observation)
     messages = messages if isinstance(messages, list) else [messages]
-    if args.apply_chat_template:
-        text = frame_text(tokenizer, messages, options=args.apply_chat_template_kwargs)
-    else:
-        text = "".join(str(message["content"]) for message in messages)
-    return encode_frame(tokenizer, text, sample.tokens[-1])
+    try:
+        items = observed_media(result.observation)
+        processor = await asyncio.to_thread(run_processor, args) if items else None
+        if args.apply_chat_template:
+            text = frame_text(tokenizer, messages, options=args.apply_chat_template_kwargs)
+        else:
+            text = flat_text(messages, processor)
+        tokens = encode_frame(tokenizer, text, sample.tokens[-1])
+        if processor is None:
+            return tokens, media
+        return await asyncio.to_thread(media.joined, tokens, items, processor)
+    except (MediaError, MediaMismatchError) as error:
+        raise RolloutError(f"the observation of {type(env).__name__} cannot be shown: {error}") from error
 
 
 def _begin(sample: Sample) -> None:

@@ -15,7 +15,7 @@ class PromptPrefetcher:
 
     def __init__(self, source: PromptDataSource, ahead: int) -> None:
         self.source, self.ahead = source, ahead
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="prompts")
+        self._executor = ThreadPoolExecutor(source.parallel, thread_name_prefix="prompts")
         self._ready: dict[int, Future[SampleGroup]] = {}
 
     def __enter__(self) -> Self:
@@ -41,3 +41,4 @@ class PromptPrefetcher:
     def close(self) -> None:
         """Stop; what is under way is given up."""
         self._executor.shutdown(wait=True, cancel_futures=True)
+        self.source.close()

@@ -208,7 +208,7 @@ class _Engine:
             "max_new_tokens": min(call.params["max_new_tokens"], limit - len(tokens)),
             "sampling_seed": sample_seed(call.params["sampling_seed"], len(call.outputs)),
         }
-        (output,) = await call.client.generate_batch([tokens], [asked])
+        (output,) = await call.client.generate_batch([tokens], [asked], media=[call.sample.multimodal_inputs])
         call.outputs.append((len(tokens), output))
         return Generated(output.output_ids.tolist(), output.log_probs.tolist(), output.text)
 

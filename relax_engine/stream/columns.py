@@ -93,7 +93,7 @@ class Column:
         """Payload bytes, offsets included; objects without a size of their own count as one pointer."""
         size = sum(part.nbytes for part in self._parts) + (0 if self.offsets is None else self.offsets.nbytes)
         if self.dtype == object:
-            size += sum(getattr(value, "nbytes", 0) for value in self.values)
+            size += sum(map(_object_bytes, self.values))
         return size
 
     @property
@@ -143,6 +143,12 @@ class Column:
         if columns[0].offsets is None:
             return cls._joined(parts, None)
         return cls._joined(parts, np.concatenate([column.lengths for column in columns]))
+
+
+def _object_bytes(value: object) -> int:
+    """Payload of a row that is an object: of an array, or of the arrays of a dictionary."""
+    parts = value.values() if isinstance(value, Mapping) else [value]
+    return sum(int(getattr(part, "nbytes", 0)) for part in parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,6 @@ def test_every_flag_has_a_reader_or_says_that_it_has_none() -> None:
     """
     inside = {"custom_config_path", "experiment_name", "tb_experiment_name", "use_dynamic_batch_size"}
     inside |= {
-        "multimodal_keys",
         "pipeline_model_parallel_size",
         "context_parallel_size",
         "true_on_policy_mode",

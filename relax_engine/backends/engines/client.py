@@ -85,10 +85,12 @@ class EngineClient:
         sampling_params: Mapping[str, Any],
         *,
         rid: str | None = None,
+        media: Mapping[str, Any] | None = None,
         deadline_s: float | None = None,
     ) -> GenerateOutput:
-        """One response to one prompt of token ids."""
-        body = {"input_ids": list(prompt), "sampling_params": dict(sampling_params), "return_logprob": True}
+        """One response to one prompt of token ids, whose `media` are those of `Sample.multimodal_inputs`."""
+        body: dict[str, Any] = {"input_ids": list(prompt), "sampling_params": dict(sampling_params)}
+        body |= {"return_logprob": True} | {f"{kind}_data": items for kind, items in (media or {}).items() if items}
         with self._in_flight([rid] if rid else []):
             data = await self._call("/generate", {**body, **({"rid": rid} if rid else {})}, deadline_s=deadline_s)
         return GenerateOutput.from_json(data)
@@ -99,12 +101,14 @@ class EngineClient:
         sampling_params: Mapping[str, Any] | Sequence[Mapping[str, Any]],
         *,
         rids: Sequence[str] | None = None,
+        media: Sequence[Mapping[str, Any] | None] = (),
         deadline_s: float | None = None,
         routed_experts: bool = False,
     ) -> list[GenerateOutput]:
         """Responses in order, `n` per prompt; the batch is admitted together, so the result is reproducible.
 
         `routed_experts` asks for the experts that tokens were sent to (`--enable-return-routed-experts` of the server).
+        `media` are each prompt's `Sample.multimodal_inputs`, or empty.
         """
         if not prompts:
             return []
@@ -116,6 +120,8 @@ class EngineClient:
         }
         if routed_experts:
             body["return_routed_experts"] = True
+        for kind in {kind: None for each in media for kind in each or ()}:
+            body[f"{kind}_data"] = [(each or {}).get(kind) or None for each in media]
         if rids is not None:
             body["rid"] = list(rids)
         with self._in_flight(rids or ()):

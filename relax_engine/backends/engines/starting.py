@@ -17,6 +17,8 @@ from relax_engine.backends.engines.launch import launch_engine
 from relax_engine.backends.engines.process import EngineProcess
 from relax_engine.backends.engines.sglang_launch import launch_sglang
 from relax_engine.config.flat import FlatView
+from relax_engine.multimodal.model import family_of
+from relax_engine.multimodal.processor import MediaBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class EngineStart:
     sglang_python: str | None = None
     extra_args: Mapping[str, Any] = field(default_factory=dict)
     api_key: SecretStr | None = None
+    media_budget: MediaBudget = field(default_factory=MediaBudget)
 
     @classmethod
     def from_config(
@@ -68,6 +71,7 @@ class EngineStart:
             sglang_python=flat.sglang_python,
             extra_args={**flat.sglang_args, **extra_args},
             api_key=engine_key(),
+            media_budget=MediaBudget.from_config(flat),
         )
 
     def launch(self, host: str) -> EngineProcess:
@@ -87,6 +91,8 @@ class EngineStart:
             "extra_args": self.extra_args,
         }
         if self.kind == "local":
+            if family_of(self.model_path) is not None:
+                common["extra_args"] = {"media_budget": self.media_budget.to_json(), **self.extra_args}
             return launch_engine(self.model_path, weight_store=self.weight_store, **common)
         common |= {"python": self.sglang_python, "gives_memory_back": self.gives_memory_back}
         if self.weight_store is None:

@@ -74,4 +74,4 @@ def _named_columns(config: RunConfig) -> list[tuple[str, str]]:
         named.append(("label_key", data.label_key))
     if data.rejected_key is not None:
         named.append(("rejected_key", data.rejected_key))
-    return named + [("multimodal_keys", str(column)) for column in data.multimodal_keys.values()]
+    return named + [("multimodal_keys", str(column)) for column in config.media.multimodal_keys.values()]

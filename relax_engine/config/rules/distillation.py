@@ -84,3 +84,15 @@ def there_is_a_teacher(config: RunConfig, report: Reporter) -> Findings:
             f"this type of teacher needs one of {', '.join(fitting)}" + (" and nothing else" if named else ""),
             f"{way_out}, alone",
         )
+
+
+@rule
+def teachers_read_text(config: RunConfig, report: Reporter) -> Findings:
+    """Teachers that are engines are asked about tokens alone."""
+    settings = config.distillation
+    if settings.use_opd and settings.opd_type == "sglang" and config.media.multimodal_keys:
+        yield report.error(
+            "multimodal_keys opd_type",
+            "teachers that are engines read text alone, and would score answers without what they are about",
+            "--opd-type megatron, or prompts without media",
+        )

@@ -78,13 +78,44 @@ def model_is_the_preset(config: RunConfig, report: Reporter) -> Findings:
 
 @rule
 def media_need_a_media_model(config: RunConfig, report: Reporter) -> Findings:
-    """Media columns are read by vision and audio models; the supported architectures are text models."""
-    if config.data.multimodal_keys:
+    """Media columns are read by models that read media of that kind."""
+    from relax_engine.multimodal.model import family_of
+
+    wanted = config.media.multimodal_keys
+    if not wanted:
+        return
+    try:
+        family = family_of(config.model.hf_checkpoint or "")
+    except (OSError, ValueError):
+        return  # `model_directory` says so
+    if family is None:
         yield report.error(
             "multimodal_keys hf_checkpoint",
             "this model reads text only, so the media would be ignored",
             "remove --multimodal-keys",
         )
+        return
+    for kind in wanted:
+        if kind not in family.placeholders:
+            yield report.error(
+                "multimodal_keys hf_checkpoint",
+                f"this model reads {', '.join(family.placeholders)}, no {kind!r}",
+                "name columns by the kinds that it reads, or another model",
+            )
+
+
+@rule
+def media_budgets_are_ranges(config: RunConfig, report: Reporter) -> Findings:
+    """The least that a medium takes is not above the most."""
+    media = config.media
+    for least, most in (
+        ("image_min_token_num", "image_max_token_num"),
+        ("video_min_token_num", "video_max_token_num"),
+        ("video_fps_min_frames", "video_fps_max_frames"),
+    ):
+        low, high = getattr(media, least), getattr(media, most)
+        if low > high:
+            yield report.error(f"{least} {most}", f"{low} is above {high}", f"a smaller --{least.replace('_', '-')}")
 
 
 @rule

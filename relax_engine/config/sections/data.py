@@ -24,9 +24,6 @@ class Data(Section):
     metadata_key: str = "metadata"
     """Column that holds a dictionary handed to rewards and environments as `sample.metadata`."""
 
-    multimodal_keys: JsonObject = group(dict)
-    """Columns that hold media, as JSON by media type (`{"image": "images"}`)."""
-
     apply_chat_template: bool = False
     """Render prompts with the tokenizer's chat template; without it they are taken as plain text."""
 

@@ -11,8 +11,8 @@ from relax_engine.rollout.agents.messages import (
     RequestError,
     TurnRequest,
     check_messages,
+    content_of,
     read_arguments,
-    text_of,
 )
 from relax_engine.types import Message
 
@@ -29,7 +29,7 @@ def read_request(body: Mapping[str, Any]) -> TurnRequest:
     given = body.get("messages")
     if not isinstance(given, list):
         raise RequestError("messages must be a list")
-    system = text_of(body.get("system"), "system")
+    system = content_of(body.get("system"), "system")
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     for number, message in enumerate(given):
         messages += _messages(message, f"messages[{number}]")
@@ -62,11 +62,11 @@ def _messages(message: Any, where: str) -> list[Message]:
             function = {"name": block.get("name"), "arguments": read_arguments(block.get("input"))}
             calls.append({"id": block.get("id"), "type": "function", "function": function})
         elif kind == "tool_result":
-            text = text_of(block.get("content"), where)
+            text = content_of(block.get("content"), where)
             results.append({"role": "tool", "content": text, "tool_call_id": block.get("tool_use_id")})
         elif kind not in ("thinking", "redacted_thinking"):
             texts.append(block)
-    text = text_of(texts, where)
+    text = content_of(texts, where)
     if role == "assistant":
         return [{"role": role, "content": text, **({"tool_calls": calls} if calls else {})}]
     return [*results, *([{"role": role, "content": text}] if texts or not results else [])]

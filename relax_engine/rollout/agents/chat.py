@@ -16,8 +16,8 @@ from relax_engine.rollout.agents.messages import (
     RequestError,
     TurnRequest,
     check_messages,
+    content_of,
     read_arguments,
-    text_of,
 )
 from relax_engine.types import Message
 
@@ -56,7 +56,7 @@ def _message(message: Any, number: int) -> Message:
     role = str(message.get("role"))
     result: Message = {
         "role": "system" if role == "developer" else role,
-        "content": text_of(message.get("content"), where, ("text", "refusal")),
+        "content": content_of(message.get("content"), where, ("text", "refusal")),
     }
     if message.get("tool_calls"):
         result["tool_calls"] = [

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from relax_engine.errors import RelaxError
 from relax_engine.rollout.agents import chat
 from relax_engine.rollout.agents.forest import Node, SessionForest
-from relax_engine.rollout.agents.messages import RequestError, history_keys
+from relax_engine.rollout.agents.messages import RequestError, history_keys, text_of
 from relax_engine.types import Sample, SampleStatus
 
 if TYPE_CHECKING:
@@ -119,9 +119,10 @@ def _to_sample(export: Export, sample: Sample, tokenizer: PreTrainedTokenizerBas
     sample.response_length = len(response)
     sample.loss_mask, sample.rollout_log_probs = list(node.loss_mask), list(node.log_probs)
     sample.weight_versions = copy.deepcopy(node.versions)
+    node.media.give(sample)
     sample.response = str(tokenizer.decode(response, skip_special_tokens=True))
     sample.status = SampleStatus.TRUNCATED if node.finish == "length" else SampleStatus.COMPLETED
-    answer = str(node.messages[-1].get("content") or "")
+    answer = text_of(node.messages[-1].get("content") or "")
     sample.metadata = {**sample.metadata, "answer": answer, **export.metadata, EXPORT: export.name}
     if export.reward is not None:
         sample.reward = export.reward

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from relax_engine.rollout.conversation_media import ConversationMedia
 from relax_engine.types import Message, WeightVersionSpan
 
 
@@ -17,6 +18,7 @@ class Node:
 
     `tokens` are all of the context. Behind the first `prompt_length` of them, every token has an entry in `loss_mask`
     (1 where the model sampled it) and `log_probs` (0.0 where it did not), and `versions` cover the sampled ones.
+    `media` are those of all messages.
     """
 
     keys: tuple[str, ...]
@@ -28,6 +30,7 @@ class Node:
     log_probs: list[float]
     versions: list[WeightVersionSpan]
     finish: str
+    media: ConversationMedia = field(default_factory=ConversationMedia)
     parent: Node | None = None
     children: list[Node] = field(default_factory=list)
 

@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relax_engine.errors import RelaxError
+from relax_engine.multimodal.content import KINDS, Media, digest_of
 from relax_engine.types import Message
 
 _THOUGHTS = re.compile(r"<think>.*?</think>", re.DOTALL)
+Content = str | list[dict[str, Any]]
+"""Text, or parts `{"type": "text", "text": ...}`, `{"type": "image", "image": data URI}` and the same of audio."""
 ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -31,8 +34,9 @@ class RequestError(RelaxError):
 class TurnRequest:
     """One request for an answer.
 
-    `messages` are in OpenAI's chat form with text contents; arguments of tool calls are dictionaries, as chat templates
-    want them. `tools` are in OpenAI's chat form too. Temperature and its like are the policy's, and not here.
+    `messages` are in OpenAI's chat form, with contents that are texts, or lists of parts where there are media (see
+    `Content`); arguments of tool calls are dictionaries, as chat templates want them. `tools` are in OpenAI's chat form
+    too. Temperature and its like are the policy's, and not here.
     """
 
     messages: tuple[Message, ...]
@@ -93,7 +97,8 @@ def message_key(message: Message) -> str:
 
     Clients drop thoughts or send them as text, strip texts, and write the same arguments in other ways.
     """
-    content = str(message.get("content") or "")
+    given = message.get("content") or ""
+    content = text_of(given)
     if message["role"] == "assistant":
         content = _THOUGHTS.sub("", content)
     calls = [
@@ -101,6 +106,8 @@ def message_key(message: Message) -> str:
         for call in message.get("tool_calls") or []
     ]
     parts = [message["role"], content.strip(), calls, message.get("tool_call_id")]
+    if isinstance(given, list):
+        parts += [[part["type"] for part in given], digest_of(media_in([message]))]
     return json.dumps(parts, sort_keys=True)
 
 
@@ -132,25 +139,67 @@ def check_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
         role = message.get("role")
         if role not in ROLES:
             raise RequestError(f"messages[{number}]: role {role!r} is none of {', '.join(ROLES)}")
-        if role in ("system", "user") and not str(message.get("content") or "").strip():
+        content = message.get("content") or ""
+        if role in ("system", "user") and isinstance(content, str) and not content.strip():
             raise RequestError(f"messages[{number}]: a {role} message must not be empty")
     return tuple(messages)
 
 
-def text_of(content: Any, where: str, kinds: Sequence[str] = ("text",)) -> str:
-    """The text of a content that is text, or a list of text parts.
+def content_of(content: Any, where: str, kinds: Sequence[str] = ("text",)) -> Content:
+    """The text of a content that is text or a list of text parts; with media among them, a list of parts.
+
+    `kinds` are the types of text parts. Media are given as data URIs or base64, in the form of any of the protocols.
 
     Raises:
-        RequestError: it holds something else, such as an image.
+        RequestError: a part of another type, or media that are not in the request.
     """
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
         raise RequestError(f"{where}: content is {type(content).__name__}, not text or a list of parts")
-    texts = []
-    for part in content:
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind not in kinds:
-            raise RequestError(f"{where}: a part of type {kind!r}; this policy reads text alone")
-        texts.append(str(part.get("text") or part.get("refusal") or ""))
-    return "\n".join(texts)
+    parts = [_part(part, where, kinds) for part in content]
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return parts
+
+
+def _part(part: Any, where: str, kinds: Sequence[str]) -> dict[str, Any]:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind in kinds:
+        return {"type": "text", "text": str(part.get("text") or part.get("refusal") or "")}
+    if kind in ("image_url", "input_image", "image"):
+        value = part.get("image_url") if kind != "image" else part.get("source")
+        return {"type": "image", "image": _data_uri(value, f"{where}: a part of type {kind!r}", "image/png")}
+    if kind == "input_audio":
+        return {"type": "audio", "audio": _data_uri(part.get(kind), f"{where}: a part of type {kind!r}", "audio/wav")}
+    raise RequestError(f"{where}: a part of type {kind!r}; there are text, images and audio")
+
+
+def _data_uri(value: Any, where: str, media_type: str) -> str:
+    """The data URI of `url`, `{"url": ...}` or `{"data": base64, "media_type": ...}`."""
+    if isinstance(value, Mapping):
+        if isinstance(value.get("data"), str):
+            return f"data:{value.get('media_type') or media_type};base64,{value['data']}"
+        value = value.get("url")
+    if not isinstance(value, str) or not value.startswith("data:"):
+        raise RequestError(f"{where} must bring its content, as a data URI or base64; nothing is fetched or opened")
+    return value
+
+
+def text_of(content: Content) -> str:
+    """The text of a content, without its media."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content if part["type"] == "text")
+
+
+def media_in(messages: Sequence[Message]) -> Media:
+    """The media of messages, in order."""
+    found: Media = {}
+    for message in messages:
+        content = message.get("content")
+        for part in content if isinstance(content, list) else ():
+            for kind in KINDS:
+                if part["type"] == kind:
+                    found.setdefault(kind, []).append(part[kind])
+    return found

@@ -15,8 +15,8 @@ from relax_engine.rollout.agents.messages import (
     RequestError,
     TurnRequest,
     check_messages,
+    content_of,
     read_arguments,
-    text_of,
 )
 from relax_engine.types import Message
 
@@ -59,7 +59,7 @@ def _append(messages: list[Message], item: Any, where: str) -> None:
         role = str(item.get("role"))
         message = {
             "role": "system" if role == "developer" else role,
-            "content": text_of(item.get("content"), where, _TEXTS),
+            "content": content_of(item.get("content"), where, _TEXTS),
         }
         messages.append(message)
     elif kind == "function_call":
@@ -72,7 +72,7 @@ def _append(messages: list[Message], item: Any, where: str) -> None:
             messages.append({"role": "assistant", "content": ""})
         messages[-1].setdefault("tool_calls", []).append(call)
     elif kind == "function_call_output":
-        content = text_of(item.get("output"), where, _TEXTS)
+        content = content_of(item.get("output"), where, _TEXTS)
         messages.append({"role": "tool", "content": content, "tool_call_id": item.get("call_id")})
     else:
         raise RequestError(f"{where}: items of type {kind!r} are not supported")

@@ -12,15 +12,17 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from relax_engine.backends.engines.types import GenerateOutput
+from relax_engine.multimodal.model import family_of
 from relax_engine.rollout.agents.exports import Export, ExportError, read_exports, to_samples
 from relax_engine.rollout.agents.gateway import Gateway
 from relax_engine.rollout.agents.process import AgentCommand, AgentProcess, Reaper, end_strays, start_agent
 from relax_engine.rollout.agents.session import Gate, Session, SessionSettings
+from relax_engine.rollout.conversation_media import chat_messages, run_processor
 from relax_engine.rollout.partial import begin_again, is_finished
 from relax_engine.rollout.pool import EnginePool, RolloutError
 from relax_engine.rollout.routing import Affinity
@@ -79,6 +81,7 @@ class AgentSettings:
                 dict(args.apply_chat_template_kwargs or {}),
                 args.agentic_tool_call_parser,
                 args.agentic_reasoning_parser,
+                run_processor(args) if family_of(args.hf_checkpoint) is not None else None,
             ),
             args.reward_key,
             evaluation,
@@ -262,7 +265,7 @@ class AgentRollout:
         key = self.gateway.open(session)
         self._keys.add(key)
         prompt = sample.prompt
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        messages = chat_messages(prompt, sample)
         metadata = {**sample.metadata, "index": sample.index, "split": "eval" if settings.evaluation else "train"}
         try:
             process = start_agent(
@@ -305,12 +308,12 @@ def _logical(group: SampleGroup) -> list[Sample]:
 
 def _generator(
     pool: EnginePool, sample: Sample, announce: Callable[[str], None]
-) -> Callable[[list[int], dict[str, Any]], Any]:
+) -> Callable[[list[int], dict[str, Any], Mapping[str, Any]], Any]:
     """Requests of one session: to the engine that the run's policy chooses, and to another one if that dies."""
 
-    async def generate(prompt: list[int], params: dict[str, Any]) -> GenerateOutput:
+    async def generate(prompt: list[int], params: dict[str, Any], media: Mapping[str, Any]) -> GenerateOutput:
         (output,) = await pool.run(
-            lambda client: client.generate_batch([prompt], [params]),
+            lambda client: client.generate_batch([prompt], [params], media=[media]),
             samples=1,
             what=f"a request of the agent of sample {sample.index}",
             on_engine=announce,

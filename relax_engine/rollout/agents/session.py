@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
+from data_prep.media import MediaReader
 from relax_engine.backends.engines.types import EngineRefusedError, GenerateOutput
+from relax_engine.multimodal.content import Media, MediaError, read_medium
+from relax_engine.multimodal.media import MediaMismatchError
 from relax_engine.rollout.agents.forest import Node, SessionForest
-from relax_engine.rollout.agents.messages import Answer, RequestError, TurnRequest, history_keys
+from relax_engine.rollout.agents.messages import Answer, RequestError, TurnRequest, history_keys, media_in
 from relax_engine.rollout.agents.parsing import split_calls, split_reasoning
+from relax_engine.rollout.conversation_media import ConversationMedia
 from relax_engine.rollout.frames import encode_frame, frame_text
 from relax_engine.rollout.sampling import SamplingSettings, sample_seed
-from relax_engine.types import Sample, WeightVersionSpan
+from relax_engine.types import Message, Sample, WeightVersionSpan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Generate = Callable[[list[int], dict[str, Any]], Awaitable[GenerateOutput]]
-"""(prompt ids, sampling parameters) -> output, from whichever engine."""
+    from relax_engine.multimodal.processor import MediaProcessor
+
+Generate = Callable[[list[int], dict[str, Any], Mapping[str, Any]], Awaitable[GenerateOutput]]
+"""(prompt ids, sampling parameters, media by kind) -> output, from whichever engine."""
 
 
 class SessionCutError(RequestError):
@@ -45,6 +51,8 @@ class SessionSettings:
     template_options: dict[str, Any]
     tool_parser: str
     reasoning_parser: str
+    processor: MediaProcessor | None = None
+    """None where the model reads text alone."""
 
     @property
     def max_context(self) -> int | None:
@@ -108,13 +116,21 @@ class Session:
         await self.gate.wait()
         keys, context = history_keys(request.messages), request.context_key()
         parent = self.forest.find(keys, context)
-        prompt = self._prompt(request, parent)
+        new = list(request.messages[0 if parent is None else len(parent.messages) :])
+        brought = media_in(new)
+        if brought and self.settings.processor is None:
+            raise RequestError(f"the messages hold {' and '.join(brought)}s; this policy reads text alone")
+        text = self._text(request, parent, new)
+        if brought:
+            prompt, media = await asyncio.to_thread(self._prompt, text, parent, brought)
+        else:
+            prompt, media = self._prompt(text, parent, brought)
         params = self._params(request, len(prompt), number)
         if self.cut or self.generate is None:
             raise SessionCutError
         started = time.monotonic()
         try:
-            output = await self.generate(prompt, params)
+            output = await self.generate(prompt, params, media.named)
         except EngineRefusedError as error:
             if error.status >= 500:
                 raise
@@ -125,32 +141,48 @@ class Session:
             self.cut = True
             raise SessionCutError
         answer = self._read(request, output)
-        self.forest.commit(_node(request, keys, context, parent, prompt, output, answer))
+        node = _node(request, keys, context, parent, prompt, output, answer)
+        node.media = media
+        self.forest.commit(node)
         return answer
 
     def keep(self, request: TurnRequest, answer: Answer) -> None:
         """The answer did not reach the client."""
         self.undelivered[_request_key(request)] = answer
 
-    def _prompt(self, request: TurnRequest, parent: Node | None) -> list[int]:
-        """The tokens before the answer: of what the request goes on from as they were, of the rest as rendered."""
+    def _text(self, request: TurnRequest, parent: Node | None, new: list[Message]) -> str:
+        """What comes behind the state that the request goes on from, as the chat template renders it."""
         settings = self.settings
         options = settings.template_options | dict(request.template_options)
-        new = list(request.messages[0 if parent is None else len(parent.messages) :])
         try:
             if parent is not None:
-                text = frame_text(settings.tokenizer, new, tools=request.tools, options=options)
-                return parent.tokens + encode_frame(settings.tokenizer, text, parent.tokens[-1])
+                return frame_text(settings.tokenizer, new, tools=request.tools, options=options)
             tools: list[Any] | None = list(request.tools) or None
-            text = str(
+            return str(
                 settings.tokenizer.apply_chat_template(
                     new, tools=tools, tokenize=False, add_generation_prompt=True, **options
                 )
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise RequestError(f"the chat template refuses the messages: {error}") from error
-        tokens: list[int] = settings.tokenizer.encode(text, add_special_tokens=False, verbose=False)
-        return tokens
+
+    def _prompt(self, text: str, parent: Node | None, brought: Media) -> tuple[list[int], ConversationMedia]:
+        """The tokens before the answer, of what the request goes on from as they were, and all media among them."""
+        processor, tokenizer = self.settings.processor, self.settings.tokenizer
+        before, known = ([], ConversationMedia()) if parent is None else (parent.tokens, parent.media)
+        if parent is None:
+            new: list[int] = tokenizer.encode(text, add_special_tokens=False, verbose=False)
+        else:
+            new = encode_frame(tokenizer, text, parent.tokens[-1])
+        if processor is None or not brought:
+            return before + new, known
+        reader = MediaReader(None)
+        try:
+            items: Media = {kind: [read_medium(kind, item, reader) for item in each] for kind, each in brought.items()}
+            whole, media = known.joined(new, items, processor)
+        except (MediaError, MediaMismatchError) as error:
+            raise RequestError(f"the messages' media cannot be used: {error}") from error
+        return before + whole, media
 
     def _params(self, request: TurnRequest, prompt_tokens: int, number: int) -> dict[str, Any]:
         sampling, limit = self.settings.sampling, self.settings.max_context

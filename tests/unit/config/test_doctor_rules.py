@@ -327,6 +327,7 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("stale_samples_are_clipped", {"hybrid": True, "max_staleness": 2, "use_tis": True}, "note", "--use-tis"),
     ("stale_samples_are_clipped", {**ASYNC, "true_on_policy_mode": True}, "warning", "as if they were fresh"),
     ("distillation_is_on", {"opd_kl_coef": 0.5}, "warning", "add --use-opd"),
+    ("teachers_read_text", {**OPD, "multimodal_keys": {"image": "x"}}, "error", "teachers that are engines read text"),
     ("distillation_has_one_mode", {**OPD, "opd_loss_coef": 1.0, "opd_kl_coef": 1.0}, "error", "would count twice"),
     ("distillation_has_one_mode", {**OPD, "opd_kl_coef": 0.0}, "error", "the teacher has no weight"),
     ("distillation_has_one_mode", {**OPD, "opd_is_clip": 5.0}, "warning", "without effect in the advantage"),
@@ -516,6 +517,7 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("media_need_a_media_model", {"multimodal_keys": {"image": "label"}}, "error", "reads text only"),
     ("frozen_parts_exist", {"freeze_vision_model": True}, "error", "the model has no vision encoder"),
     ("frozen_parts_exist", {"freeze_language_model": True}, "error", "nothing is left to train"),
+    ("media_budgets_are_ranges", {"image_min_token_num": 20000}, "error", "20000 is above 16384"),
     ("model_divides", {"pipeline_model_parallel_size": 5}, "error", "layers do not divide over 5 pipeline ranks"),
     ("model_divides", {"num_virtual_stages_per_pipeline_rank": 2}, "error", "needs pipeline_model_parallel_size"),
     (

@@ -69,7 +69,7 @@ class Model:
             ids += [token] if special else self.tokenizer.convert_tokens_to_ids(list(name))
         return ids
 
-    async def __call__(self, prompt: list[int], params: dict[str, Any]) -> GenerateOutput:
+    async def __call__(self, prompt: list[int], params: dict[str, Any], media: Any) -> GenerateOutput:
         text, ends = self.answers[len(self.said)]
         ids = [*self.spell(text), *([self.tokenizer.eos_token_id] if ends else [])]
         self.prompts.append(prompt)

@@ -40,6 +40,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--enable-return-routed-experts", action="store_true", help="Answer return_routed_experts of /generate."
     )
+    parser.add_argument("--media-budget", help="Tokens of media, as JSON of `MediaBudget`'s fields.")
     parser.add_argument("--dist-timeout", type=float, default=60.0, help="Seconds for a weight transfer's steps.")
     parser.add_argument("--weight-store", help="URL of a weight store whose newest version is served from the start.")
     parser.add_argument("--api-key", help=f"Bearer token that requests need; default ${ENGINE_KEY_VARIABLE}.")
@@ -78,6 +79,7 @@ def main(argv: list[str] | None = None) -> int:
     from relax_engine.backends.engines.local.errors import EngineError
     from relax_engine.backends.engines.local.server import build_app
     from relax_engine.backends.engines.local.weight_update import WeightReceiver
+    from relax_engine.multimodal.processor import MediaBudget
 
     device = args.device if args.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     dtype = args.dtype if args.dtype != "auto" else "float32" if device == "cpu" else "bfloat16"
@@ -97,6 +99,7 @@ def main(argv: list[str] | None = None) -> int:
                 weight_version=args.weight_version,
                 skip_tokenizer_init=args.skip_tokenizer_init,
                 return_routed_experts=args.enable_return_routed_experts,
+                media_budget=MediaBudget.from_json(args.media_budget) if args.media_budget else MediaBudget(),
             )
         )
     except EngineError as error:

@@ -6,6 +6,7 @@ What lives here: the sizes of the decoder and its cache. What does not: reading 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping
@@ -19,6 +20,13 @@ from relax_engine.checkpoint.errors import UnsupportedModelError
 from relax_engine.checkpoint.families import UnknownArchitectureError, model_spec, policy_spec
 from relax_engine.checkpoint.mapping import WeightMap
 from relax_engine.checkpoint.model_spec import ModelSpec
+from relax_engine.multimodal.families import MediaFamily, media_family
+
+LISTENERS: Mapping[str, str] = {
+    "Qwen3OmniMoeThinkerForConditionalGeneration": "Qwen3MoeForCausalLM",
+    "Qwen3OmniMoeForConditionalGeneration": "Qwen3MoeForCausalLM",
+}
+"""The text model inside of each architecture that hears, which the engine serves and nobody trains yet."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,18 @@ class Architecture:
     def name(self) -> str:
         """The architecture's, as `config.json` has it."""
         return self.spec.architecture
+
+    @property
+    def media(self) -> MediaFamily | None:
+        """How the model reads media; None for a text model."""
+        return self.spec.media
+
+    def stored_name(self, name: str) -> str:
+        """The name in a checkpoint of a tensor that a text model calls `name`."""
+        if self.media is None:
+            return name
+        inner = name.removeprefix("model.")
+        return (self.media.head_prefix if inner == name else self.media.text_prefix) + inner
 
     @property
     def num_kv_heads(self) -> int:
@@ -105,13 +125,27 @@ def parse_architecture(config: Mapping[str, Any], *, extra_eos: Any = None, sour
         ModelError: see `load_architecture`.
     """
     try:
-        spec = policy_spec(model_spec(config))
-    except (UnknownArchitectureError, UnsupportedModelError) as error:
+        spec = policy_spec(_listener(config) or model_spec(config))
+    except (UnknownArchitectureError, UnsupportedModelError, ValueError) as error:
         raise ModelError(f"{source}: {error}") from error
-    arch = Architecture(spec, tuple(sorted(_ids(config.get("eos_token_id")) | _ids(extra_eos))))
+    inner = config if spec.media is None else spec.media.text_config
+    arch = Architecture(spec, tuple(sorted(_ids(inner.get("eos_token_id")) | _ids(extra_eos))))
     if arch.head_dim % 2 or spec.rope.rotated(spec.rotary_head_dim) % 2:
         raise ModelError(f"{source}: heads of {arch.head_dim} elements, which must be rotated in pairs")
     return arch
+
+
+def _listener(config: Mapping[str, Any]) -> ModelSpec | None:
+    """The text model inside of a model that hears; None for any other."""
+    name = str((config.get("architectures") or [None])[0])
+    family = media_family(config) if name in LISTENERS else None
+    if family is None:
+        return None
+    tied = bool(family.text_config.get("tie_word_embeddings"))
+    text = {**family.text_config, "architectures": [LISTENERS[name]], "tie_word_embeddings": tied}
+    spec = dataclasses.replace(model_spec(text), architecture=name, media=family)
+    family.axes(spec.head_dim // 2)
+    return spec
 
 
 def _ids(value: Any) -> set[int]:

@@ -84,7 +84,7 @@ class DecodePlan:
         self.cdf = arena.get("cdf", (count, vocab), torch.float32, device)
         self._layers: Layers
         if compiles(decoder.dtype, device):
-            self._layers = CompiledLayers(decoder, cache, arena, rows)
+            self._layers = CompiledLayers(decoder, cache, arena, rows, self.high)
         else:
             low = min(request.start for request in rows) // BUCKET * BUCKET
             self._layers = TensorLayers(decoder, cache, arena, rows, low, self.high)

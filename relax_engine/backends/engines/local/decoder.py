@@ -9,20 +9,28 @@ What does not: the key/value cache (`kv_cache.py`), sampling (`sampling.py`), wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from relax_engine.backends.engines.local.arch import Architecture
-from relax_engine.backends.engines.local.experts import Experts
+from relax_engine.backends.engines.local.experts import Expert, Experts
+from relax_engine.backends.engines.local.media import MediaPrompt, PrefixMedia, delta_tensor
+from relax_engine.backends.engines.local.request import Request
 from relax_engine.backends.engines.local.routed import RoutedExperts
+from relax_engine.backends.engines.local.tower import EngineTower
 from relax_engine.backends.engines.local.weights import FusedWeights
 from relax_engine.backends.rotary import inverse_frequencies, vector_scale
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """`attend(layer, q, k, v)` with q `[rows * kv, group, dim]` (rotated and scaled), k and v
 `[rows, kv, dim]` (k rotated); returns `[rows, heads * dim]`."""
+
+
+Inject = Callable[[int, Tensor], None]
+"""`inject(n, x)` changes hidden states `[rows, hidden]` in place behind the first n layers, 0 behind the embedding."""
 
 
 class Arena:
@@ -89,6 +97,9 @@ class Decoder:
         self.arch, self.weights, self.dtype, self.device = arch, weights, dtype, device
         self._epsilon = torch.full((1,), arch.spec.rms_norm_eps, device=device)
         self._inverse = inverse_frequencies(arch.spec.rope, arch.spec.rotary_head_dim)
+        axes = np.zeros(0, np.int64) if arch.media is None else arch.media.axes(arch.head_dim // 2)
+        self._axes = torch.from_numpy(axes).to(device)
+        self.tower = None if arch.media is None else EngineTower(arch.media, dtype=dtype, device=device)
         self._rope = torch.empty(0, arch.head_dim // 2, dtype=torch.complex64, device=device)
 
     def note(self, layer: int) -> Callable[[Tensor], None] | None:
@@ -109,19 +120,45 @@ class Decoder:
         """Rotations `[rows, 1, 1, head_dim / 2]` (complex64) of int64 `positions`, all below `length`."""
         return self.rotations(length).index_select(0, positions).view(-1, 1, 1, self.arch.head_dim // 2)
 
+    def media_rope(self, positions: Tensor) -> Tensor:
+        """Rotations `[rows, 1, 1, head_dim / 2]` (complex64) of time, height and width: positions `[3, rows]`."""
+        angles = positions.float().index_select(0, self._axes).T * self._inverse.to(self.device)
+        return torch.polar(torch.ones_like(angles), angles)[:, None, None]
+
+    def later_rotations(self, rows: Sequence[Request], columns: range) -> Tensor:
+        """Rotations `[columns, rows, head_dim / 2]` (complex64) of the tokens that the rows get in `columns`."""
+        first = delta_tensor([request.delta - request.start for request in rows], self.device)
+        positions = torch.arange(columns.start, columns.stop, device=self.device)[:, None] + first
+        if positions.is_floating_point():
+            angles = positions[..., None] * self._inverse.to(self.device)
+            return torch.polar(torch.ones_like(angles), angles)
+        table = self.rotations(int(positions.max()) + 1)
+        return table.index_select(0, positions.view(-1)).view(*positions.shape, -1)
+
+    def encode(self, media: MediaPrompt | None, length: int) -> PrefixMedia | None:
+        """What stands in the place of a prompt's media, for a prefix of `length` tokens; None for text."""
+        if media is None:
+            return None
+        assert self.tower is not None
+        return self.tower.encode(media, length)
+
     def _rms(self, x: Tensor, norm: Tensor, scale: Tensor, out: Tensor) -> None:
         """Root-mean-square normalisation of the last dimension; the weight lives in the next matrix."""
         torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32, out=norm)
         torch.addcmul(self._epsilon, norm, norm, value=1.0 / x.shape[-1], out=scale)
         torch.mul(x, scale.rsqrt_(), out=out)
 
-    def forward(self, ws: Workspace, tokens: Tensor, rope: Tensor, attend: Attend) -> None:
+    def forward(
+        self, ws: Workspace, tokens: Tensor, rope: Tensor, attend: Attend, inject: Inject | None = None
+    ) -> None:
         """Run all layers on `tokens` (int64 `[rows]`); the last hidden states end in `ws.x`."""
-        x, h, in_float = ws.x, ws.h, self.dtype == torch.float32
+        x, in_float = ws.x, self.dtype == torch.float32
         torch.index_select(self.weights.embedding, 0, tokens, out=x)
+        if inject is not None:
+            inject(0, x)
         for index, layer in enumerate(self.weights.layers):
-            self._rms(x, ws.norm, ws.scale, h)
-            projected = layer.qkv(h).view(ws.projected)
+            self._rms(x, ws.norm, ws.scale, ws.h)
+            projected = layer.qkv(ws.h).view(ws.projected)
             qk, v = projected[:, :, :-1], projected[:, :, -1]
             if layer.qk_norm is None:
                 ws.normed.copy_(qk)
@@ -132,14 +169,18 @@ class Decoder:
             if not in_float:
                 ws.qk_out.copy_(ws.rotated)
             x.add_(layer.out(attend(index, ws.q, ws.k, v)))
-            self._rms(x, ws.norm, ws.scale, h)
-            if isinstance(layer.mlp, Experts):
-                x.add_(layer.mlp(h, self.note(index)))
-                continue
-            gate, up = layer.mlp.gate_up(h).chunk(2, dim=-1)
-            torch._C._nn.silu(gate, out=ws.activated)  # type: ignore[call-arg]
-            ws.activated.mul_(up)
-            x.add_(layer.mlp.down(ws.activated))
+            self._rms(x, ws.norm, ws.scale, ws.h)
+            x.add_(self._mlp(index, layer.mlp, ws))
+            if inject is not None:
+                inject(index + 1, x)
+
+    def _mlp(self, index: int, mlp: Expert | Experts, ws: Workspace) -> Tensor:
+        if isinstance(mlp, Experts):
+            return mlp(ws.h, self.note(index))
+        gate, up = mlp.gate_up(ws.h).chunk(2, dim=-1)
+        torch._C._nn.silu(gate, out=ws.activated)  # type: ignore[call-arg]
+        ws.activated.mul_(up)
+        return mlp.down(ws.activated)
 
     def head(self, states: Tensor) -> Tensor:
         """Logits float32 `[rows, vocab]` of hidden `states` `[rows, hidden]`, in new memory."""

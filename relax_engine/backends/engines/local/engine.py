@@ -24,14 +24,17 @@ from relax_engine.backends.engines.local.arch import load_architecture
 from relax_engine.backends.engines.local.compiled import compiles
 from relax_engine.backends.engines.local.decoder import Decoder
 from relax_engine.backends.engines.local.durations import RecentRate
-from relax_engine.backends.engines.local.errors import BadRequestError, EngineError
+from relax_engine.backends.engines.local.errors import BadRequestError, EngineError, ModelError
 from relax_engine.backends.engines.local.kernels import KEY_BLOCK
 from relax_engine.backends.engines.local.kv_cache import KVCache
+from relax_engine.backends.engines.local.media import MediaRequests
 from relax_engine.backends.engines.local.request import Batch, Request
 from relax_engine.backends.engines.local.routed import RoutedExperts
 from relax_engine.backends.engines.local.scheduler import Scheduler
 from relax_engine.backends.engines.local.tokenizer import load_text_decoder
 from relax_engine.backends.engines.local.weights import dummy_weights, fuse, read_weights, stored_dtype
+from relax_engine.multimodal.content import MediaError
+from relax_engine.multimodal.processor import MediaBudget, MediaProcessor
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +71,7 @@ class EngineOptions:
     weight_version: str = "0"
     skip_tokenizer_init: bool = False
     return_routed_experts: bool = False
+    media_budget: MediaBudget = dataclasses.field(default_factory=MediaBudget)
 
 
 class LocalEngine:
@@ -88,6 +92,7 @@ class LocalEngine:
             self.raw = dummy_weights(self.arch, self.dtype, options.random_seed)
         else:
             self.raw = read_weights(self.arch, options.model_path, self.dtype)
+        self.media = None if self.arch.media is None else self._media_requests()
         eos = set(self.arch.eos_token_ids)
         if self.text is not None and self.text.eos_token_id is not None:
             eos.add(self.text.eos_token_id)
@@ -102,6 +107,8 @@ class LocalEngine:
             weights = fuse(self.arch, self.raw, dtype=self.dtype, device=self.device)
             routed = self._routed_experts()
             decoder = Decoder(self.arch, weights, dtype=self.dtype, device=self.device, routed=routed)
+            if decoder.tower is not None:
+                decoder.tower.load(self.raw)
             block = KEY_BLOCK if compiles(self.dtype, self.device) else None
             cache = KVCache(
                 self.arch,
@@ -132,6 +139,12 @@ class LocalEngine:
         if self.arch.spec.experts is None:
             raise EngineError(f"--enable-return-routed-experts: {self.arch.name} has no experts")
         return RoutedExperts(self.arch)
+
+    def _media_requests(self) -> MediaRequests:
+        try:
+            return MediaRequests(MediaProcessor(self.options.model_path, self.options.media_budget))
+        except MediaError as error:
+            raise ModelError(str(error)) from error
 
     def _default_tokens(self, context: int) -> int:
         per_token = self.arch.kv_elements_per_token * self.dtype.itemsize
@@ -257,7 +270,10 @@ class LocalEngine:
         self.scheduler.set_version(version if version is not None else self.scheduler.version)
 
     def _fuse(self) -> None:
-        self.scheduler.decoder.weights = fuse(self.arch, self.raw, dtype=self.dtype, device=self.device)
+        decoder = self.scheduler.decoder
+        decoder.weights = fuse(self.arch, self.raw, dtype=self.dtype, device=self.device)
+        if decoder.tower is not None:
+            decoder.tower.load(self.raw)
         self._fuse_first = False
 
     def release(self, tags: set[str]) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from relax_engine.backends.engines.local.engine import LocalEngine
 from relax_engine.backends.engines.local.errors import BadRequestError
+from relax_engine.backends.engines.local.media import FIELDS, MediaPrompt
 from relax_engine.backends.engines.local.params import SamplingParams, parse_sampling_params
 from relax_engine.backends.engines.local.request import Request
 from relax_engine.backends.engines.local.rng import derive_seed
@@ -24,14 +25,12 @@ _SEED_MODULUS = 2**64
 _READ = {
     "text", "input_ids", "sampling_params", "rid", "return_logprob", "logprob_start_len", "top_logprobs_num", "stream",
     "return_routed_experts",
+    *FIELDS,
 }  # fmt: skip
 # Fields of SGLang's body that change the result and that this engine does not compute; anything but these
 # values is refused rather than ignored.
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "input_embeds": (None,),
-    "image_data": (None, []),
-    "video_data": (None, []),
-    "audio_data": (None, []),
     "lora_path": (None,),
     "lora_id": (None,),
     "session_params": (None,),
@@ -46,6 +45,11 @@ _IGNORED = {
     "background", "conversation_id", "data_parallel_rank", "require_reasoning", "bootstrap_host", "bootstrap_port",
     "bootstrap_room", "http_worker_ipc", "session_id", "custom_labels", "return_prompt_token_ids",
 }  # fmt: skip
+
+
+def has_media(body: Any) -> bool:
+    """Whether a body has media, which take time to prepare."""
+    return isinstance(body, Mapping) and any(body.get(name) for name in FIELDS)
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ class GenerateParser:
             if name not in _READ and name not in _REFUSED and name not in _IGNORED:
                 raise BadRequestError(f"{name!r} is not a field of /generate")
         prompts, batched = self._prompts(body)
+        media = self._media(body, prompts, batched=batched)
         params = self._sampling(body.get("sampling_params"), len(prompts))
         return_log_probs = body.get("return_logprob") or False
         if not isinstance(return_log_probs, bool):
@@ -95,10 +100,25 @@ class GenerateParser:
             for sample in range(param.n):
                 rid = rids[index] if param.n == 1 else f"{rids[index]}-{sample}"
                 request = self._request(rid, prompt, param, (seed + sample) % _SEED_MODULUS, start)
-                request.top_log_probs = likeliest
+                request.top_log_probs, request.media = likeliest, media[index]
                 request.experts = [] if routed else None
                 requests.append(request)
         return GenerateCall(requests, not batched and len(requests) == 1, return_log_probs)
+
+    def _media(
+        self, body: Mapping[str, Any], prompts: list[tuple[int, ...]], *, batched: bool
+    ) -> list[MediaPrompt | None]:
+        """The media of each prompt; the prompts then have a placeholder per feature."""
+        found: list[MediaPrompt | None] = [None] * len(prompts)
+        if not has_media(body):
+            return found
+        if self.engine.media is None:
+            name = next(name for name in FIELDS if body.get(name))
+            raise BadRequestError(f"{name}: {self.engine.arch.name} reads text alone")
+        for index, media in enumerate(self.engine.media.read(body, len(prompts), batched=batched)):
+            if media:
+                prompts[index], found[index] = self.engine.media.place(prompts[index], media, f"input_ids[{index}]")
+        return found
 
     def _request(
         self, rid: str, prompt: tuple[int, ...], params: SamplingParams, seed: int, start: int | None

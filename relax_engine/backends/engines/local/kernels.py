@@ -114,7 +114,7 @@ def attention_kernel(dim: int, group: int, *, normalise: bool, parallel: bool) -
     column `cursor`, and write softmax(q K) V over the row's columns to `out`.
 
     All float32 or int64 and contiguous: projected `[rows, kv * (group + 2) * dim]` (per key/value head its queries, its
-    key, its value); weight `[group + 1, dim]` multiplies queries and key; rope `[positions, dim]`, cosine and sine in
+    key, its value); weight `[group + 1, dim]` multiplies queries and key; rope `[rows, dim]`, cosine and sine in
     turn; starts `[rows]`, each row's first column; row r's columns below `shared[r]` are read from row `leaders[r]`;
     keys `[rows, kv, columns / 16, dim, 16]`; values `[rows, kv, columns, dim]`; out `[rows, kv * group * dim]`.
     """
@@ -140,7 +140,7 @@ def attention_kernel(dim: int, group: int, *, normalise: bool, parallel: bool) -
                 split = max(start, min(shared[r], cursor) // KEY_BLOCK * KEY_BLOCK)
                 for h in range(kv):
                     for g in range(group + 1):
-                        _prepare(dim, normalise, heads[r, h, g], weight[g], rope[cursor - start], epsilon, turned[g])
+                        _prepare(dim, normalise, heads[r, h, g], weight[g], rope[r], epsilon, turned[g])
                     for d in range(dim):
                         keys[r, h, cursor // KEY_BLOCK, d, cursor % KEY_BLOCK] = turned[group, d]
                         values[r, h, cursor, d] = heads[r, h, group + 1, d]

@@ -68,7 +68,7 @@ class TensorLayers:
         self._decoder, self._cache, self._first = decoder, cache, cache.cursor
         self._ws = Workspace(decoder.arch, len(rows), arena, dtype=decoder.dtype, device=decoder.device)
         starts = torch.tensor([request.start for request in rows], device=decoder.device)
-        self._ropes = [decoder.rope(column - starts, cache.columns) for column in range(cache.cursor, high)]
+        self._ropes = decoder.later_rotations(rows, range(cache.cursor, high))[:, :, None, None]
         self._attend = MatmulAttention(cache, starts, low, high)
 
     def __call__(self, tokens: Tensor) -> Tensor:

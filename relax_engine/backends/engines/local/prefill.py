@@ -15,6 +15,8 @@ from torch import Tensor
 
 from relax_engine.backends.engines.local.decoder import Arena, Decoder, Workspace
 from relax_engine.backends.engines.local.linear import round_rows
+from relax_engine.backends.engines.local.media import PrefixMedia
+from relax_engine.backends.engines.local.placed_media import PlacedMedia
 
 CHUNK_TOKENS = 2048
 BLOCK_TOKENS = 8192
@@ -58,14 +60,21 @@ def blocks(lengths: Sequence[int]) -> list[range]:
     return result
 
 
-def prefill(decoder: Decoder, prompts: Sequence[Sequence[int]], score: Sequence[bool], top: Sequence[int]) -> Prefilled:
+def prefill(
+    decoder: Decoder,
+    prompts: Sequence[Sequence[int]],
+    score: Sequence[bool],
+    top: Sequence[int],
+    media: Sequence[PrefixMedia | None],
+) -> Prefilled:
     """Run the model over `prompts`; `score[i]` asks for the log-probs (temperature 1) of prompt i's tokens, and
-    `top[i]` for that many of the likeliest tokens in their place."""
+    `top[i]` for that many of the likeliest tokens in their place; `media[i]` stands in place of its placeholders."""
     arch, device = decoder.arch, decoder.device
     count, length = len(prompts), max(len(prompt) for prompt in prompts)
     tokens = torch.tensor([[0] * (length - len(p)) + list(p) for p in prompts], device=device)
     pads = torch.tensor([length - len(p) for p in prompts], device=device)
     positions = (torch.arange(length, device=device) - pads[:, None]).clamp_(min=0)
+    placed = PlacedMedia(media, positions, pads) if any(media) else None
     kv, dim = arch.num_kv_heads, arch.head_dim
     keys = [
         torch.empty(count, kv, dim, length, dtype=decoder.dtype, device=device) for _ in range(arch.spec.num_layers)
@@ -84,9 +93,14 @@ def prefill(decoder: Decoder, prompts: Sequence[Sequence[int]], score: Sequence[
         used = count * (end - begin)
         rows = round_rows(used, _ROW_STEP)
         ws = Workspace(arch, rows, arena, dtype=decoder.dtype, device=device)
-        rope = decoder.rope(F.pad(positions[:, begin:end].reshape(-1), (0, rows - used)), length)
+        inject = None
+        if placed is None:
+            rope = decoder.rope(F.pad(positions[:, begin:end].reshape(-1), (0, rows - used)), length)
+        else:
+            rope = decoder.media_rope(F.pad(placed.positions[..., begin:end].reshape(3, -1), (0, rows - used)))
+            inject = placed.injection(begin, end)
         attend = _ChunkAttention(keys, values, pads, begin, end)
-        decoder.forward(ws, F.pad(tokens[:, begin:end].reshape(-1), (0, rows - used)), rope, attend)
+        decoder.forward(ws, F.pad(tokens[:, begin:end].reshape(-1), (0, rows - used)), rope, attend, inject)
         if decoder.routed is not None:
             sent.append(decoder.routed.taken(used).cpu().view(count, end - begin, -1))
         states = ws.x[:used].view(count, end - begin, -1)

@@ -12,7 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from relax_engine.backends.engines.local.media import MediaPrompt
 from relax_engine.backends.engines.local.params import SamplingParams
+
+PrefixKey = tuple[str, tuple[int, ...]]
+"""Digest of the media ('' for text) and tokens of a prefix."""
 
 
 @dataclass(slots=True)
@@ -29,7 +33,7 @@ class Request:
     """A prompt and its (partial) response.
 
     States: waiting (no row) -> running (owns a cache row) -> finished; a retraction leads from running back
-    to waiting with the output kept. `admitted` is the prefix that its last admission
+    to waiting with the output kept. `admitted` is the key of the prefix that its last admission
     computed, `start` the column of the first of its tokens; outputs since the
     last admission are recorded in columns `[first_column, cursor)` and are appended to `output_ids` when
     the request leaves its row.
@@ -42,6 +46,7 @@ class Request:
     stop_ids: frozenset[int]
     input_log_prob_start: int | None = None
     top_log_probs: int = 0
+    media: MediaPrompt | None = None
     output_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     spans: list[VersionSpan] = field(default_factory=list)
@@ -54,7 +59,7 @@ class Request:
     retractions: int = 0
     finite: bool = True
     finish: dict[str, Any] | None = None
-    admitted: tuple[int, ...] = ()
+    admitted: PrefixKey = ("", ())
     start: int = 0
     first_column: int = 0
     created: float = field(default_factory=time.monotonic)
@@ -65,6 +70,16 @@ class Request:
     def prefix(self) -> tuple[int, ...]:
         """Prompt and output so far: what has to be in the cache before the next token."""
         return self.prompt + tuple(self.output_ids)
+
+    @property
+    def prefix_key(self) -> PrefixKey:
+        """Equal for requests whose prefixes have equal keys and values in the cache."""
+        return ("" if self.media is None else self.media.digest, self.prefix)
+
+    @property
+    def delta(self) -> float:
+        """What the position of a token behind the prompt is more than its index."""
+        return 0 if self.media is None else self.media.delta
 
     @property
     def remaining(self) -> int:

@@ -21,8 +21,9 @@ from relax_engine.backends.engines.local.decoder import Arena, Decoder
 from relax_engine.backends.engines.local.durations import DurationHistogram
 from relax_engine.backends.engines.local.kv_cache import KVCache
 from relax_engine.backends.engines.local.linear import round_rows
+from relax_engine.backends.engines.local.media import MediaPrompt
 from relax_engine.backends.engines.local.prefill import Prefilled, blocks, prefill
-from relax_engine.backends.engines.local.request import Batch, Request
+from relax_engine.backends.engines.local.request import Batch, PrefixKey, Request
 from relax_engine.backends.engines.local.sampling import RowSampling, sample
 from relax_engine.backends.engines.local.tokenizer import TextDecoder
 
@@ -207,14 +208,15 @@ class Scheduler:
 
     def _prefill(self, requests: Sequence[Request], first_row: int | None) -> None:
         """Compute prefixes, each distinct one once, and the first output of every row."""
-        owners: dict[tuple[int, ...], int] = {}
-        owner = []
+        owners: dict[PrefixKey, int] = {}
+        owner, media = list[int](), list[MediaPrompt | None]()
         for request in requests:
-            prefix = request.admitted = request.prefix
-            if prefix in owners and request.retractions == 0:
+            key = request.admitted = request.prefix_key
+            if key in owners and request.retractions == 0:
                 request.cached_tokens = len(request.prompt)
-            owner.append(owners.setdefault(prefix, len(owners)))
-        prefixes = list(owners)
+            owner.append(owners.setdefault(key, len(owners)))
+            media += [request.media] * (len(owners) - len(media))
+        prefixes = [prefix for _, prefix in owners]
         self.prompt_tokens += sum(len(prefix) for prefix in prefixes)
         device, cursor = self.decoder.device, self.cache.cursor
         for request in requests:
@@ -227,7 +229,11 @@ class Scheduler:
         hidden = []
         for block in blocks([len(prefix) for prefix in prefixes]):
             result = prefill(
-                self.decoder, [prefixes[i] for i in block], [wanted[i] for i in block], [top[i] for i in block]
+                self.decoder,
+                [prefixes[i] for i in block],
+                [wanted[i] for i in block],
+                [top[i] for i in block],
+                [self.decoder.encode(media[i], len(prefixes[i])) for i in block],
             )
             hidden.append(result.hidden)
             members = [i for i, index in enumerate(owner) if index in block]
@@ -369,7 +375,7 @@ class Scheduler:
         model = self.rows[0]
         while len(self.rows) < min(round_rows(len(self.rows)), self.cache.rows):
             hole = Request("", (0,), model.params, 0, frozenset(), finish={"type": "hole"})
-            hole.admitted = (-len(self.rows),)
+            hole.admitted = ("", (-len(self.rows),))
             hole.start, hole.first_column = self.cache.cursor - 1, self.cache.cursor
             self.rows.append(hole)
 

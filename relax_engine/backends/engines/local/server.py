@@ -26,7 +26,7 @@ from relax_engine.access.guard import AccessGuard
 from relax_engine.backends.engines.local.engine import LocalEngine, PauseMode
 from relax_engine.backends.engines.local.errors import BadRequestError, EngineError
 from relax_engine.backends.engines.local.fields import Body
-from relax_engine.backends.engines.local.generate_api import GenerateParser, render
+from relax_engine.backends.engines.local.generate_api import GenerateParser, has_media, render
 from relax_engine.backends.engines.local.metrics import load_report, prometheus_text
 from relax_engine.backends.engines.local.request import Batch, Request
 from relax_engine.backends.engines.local.weight_sources import Arriving
@@ -115,7 +115,9 @@ class EngineServer:
 
     async def generate(self, http: HttpRequest) -> Response:
         """POST /generate."""
-        call = self.parser.parse(await _json(http))
+        body = await _json(http)
+        parse = self.parser.parse
+        call = await asyncio.to_thread(parse, body) if has_media(body) else parse(body)
         if not await self._run(call.requests, http):
             return Response(status_code=499)
         return Response(render(call, self.engine), media_type="application/json")
@@ -196,6 +198,7 @@ class EngineServer:
     async def model_info(self, _: HttpRequest) -> Response:
         """GET /model_info."""
         engine = self.engine
+        kinds = [] if engine.media is None else list(engine.media.processor.kinds)
         return JSONResponse(
             {
                 "model_path": str(engine.options.model_path),
@@ -204,6 +207,9 @@ class EngineServer:
                 "weight_version": engine.scheduler.version,
                 "model_type": engine.arch.name.removesuffix("ForCausalLM").lower(),
                 "architectures": [engine.arch.name],
+                "has_image_understanding": "image" in kinds,
+                "has_audio_understanding": "audio" in kinds,
+                "modalities": ["text", *kinds],
             }
         )
 

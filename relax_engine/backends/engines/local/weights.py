@@ -27,6 +27,8 @@ from relax_engine.checkpoint.hf_reader import hf_shapes
 from relax_engine.checkpoint.mapping import WeightMap, ignores
 from relax_engine.checkpoint.model_spec import ModelSpec
 
+_SPEECH = ("talker.", "code2wav.")
+"""What names of tensors begin with that turn text into speech."""
 BIAS = "e_score_correction_bias"
 """What the name of a tensor ends with that is float32 in an engine of any dtype."""
 
@@ -66,7 +68,7 @@ def check_tensor(arch: Architecture, shapes: Mapping[str, tuple[int, ...]], name
     Raises:
         ModelError: the name is not a parameter of this model, or the shape differs.
     """
-    if name not in shapes and ignores(arch.spec, name):
+    if name not in shapes and (ignores(arch.spec, name) or (arch.media is not None and name.startswith(_SPEECH))):
         return False
     if name not in shapes:
         raise ModelError(f"tensor {name!r} is not a parameter of this {arch.name}")
@@ -147,11 +149,11 @@ def _group_rows(spec: ModelSpec, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 class _Fusing:
     """One pass over the layers; products are taken in float32, then cast to `dtype`."""
 
-    def __init__(self, spec: ModelSpec, raw: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device) -> None:
-        self._spec, self._raw, self._dtype, self._device = spec, raw, dtype, device
+    def __init__(self, arch: Architecture, raw: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device) -> None:
+        self._arch, self._spec, self._raw, self._dtype, self._device = arch, arch.spec, raw, dtype, device
 
     def get(self, name: str) -> Tensor:
-        return self._raw[name].to(device=self._device, dtype=torch.float32)
+        return self._raw[self._arch.stored_name(name)].to(device=self._device, dtype=torch.float32)
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
         return make_linear(weight.to(self._dtype), None if bias is None else bias.to(self._dtype))
@@ -218,7 +220,7 @@ class _Fusing:
 
 def fuse(arch: Architecture, raw: Mapping[str, Tensor], *, dtype: torch.dtype, device: torch.device) -> FusedWeights:
     """Build the fused form from Hugging Face tensors; products are taken in float32, then cast to `dtype`."""
-    fusing = _Fusing(arch.spec, raw, dtype, device)
+    fusing = _Fusing(arch, raw, dtype, device)
     layers = [fusing.layer(index) for index in range(arch.spec.num_layers)]
     embedding = fusing.get("model.embed_tokens.weight")
     head = embedding if arch.spec.tie_word_embeddings else fusing.get("lm_head.weight")

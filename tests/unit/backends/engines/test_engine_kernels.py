@@ -24,7 +24,7 @@ def expected_attention(
     if normalise:
         turned = turned * torch.rsqrt((turned * turned).mean(-1, keepdim=True) + EPSILON)
     turned = (turned * torch.tensor(weight)).unflatten(-1, (dim // 2, 2)).contiguous()
-    turn = torch.view_as_complex(torch.tensor(rope).double().view(-1, dim // 2, 2))[cursor - torch.tensor(starts)]
+    turn = torch.view_as_complex(torch.tensor(rope).double().view(-1, dim // 2, 2))
     turned = torch.view_as_real(torch.view_as_complex(turned) * turn[:, None, None]).flatten(-2)
     k, v = torch.tensor(keys).double(), torch.tensor(values).double()
     k[:, :, cursor], v[:, :, cursor] = turned[:, :, group], heads[:, :, group + 1]
@@ -48,8 +48,10 @@ def test_attention_is_softmax_of_scores_times_values(
     for row, leader, until in zip(range(ROWS), leaders, shared, strict=True):
         keys[row, :, :until], values[row, :, :until] = keys[leader, :, :until], values[leader, :, :until]
     projected, weight = normal(ROWS, KV * (group + 2) * dim, seed=3), normal(group + 1, dim, seed=4)
-    angles = np.arange(COLUMNS)[:, None] / 100.0 ** (np.arange(dim // 2) / dim)
-    rope = np.stack([np.cos(angles), np.sin(angles)], -1).reshape(COLUMNS, dim).astype(np.float32)
+    # Positions are each row's own: media make them other than the number of columns.
+    positions = np.maximum(cursor - starts, 0) + 2.5 * np.arange(ROWS)
+    angles = positions[:, None] / 100.0 ** (np.arange(dim // 2) / dim)
+    rope = np.stack([np.cos(angles), np.sin(angles)], -1).reshape(ROWS, dim).astype(np.float32)
     expected = expected_attention(projected, weight, rope, starts, cursor, keys, values, normalise=normalise)
     # What no row may read: the future, other rows' copies of a shared prefix in whole blocks, and the past of `start`.
     keys[:, :, cursor:], values[:, :, cursor:] = np.nan, np.nan

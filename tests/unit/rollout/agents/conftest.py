@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,14 +42,16 @@ class Policy:
     prompts: list[list[int]] = field(default_factory=list)
     params: list[dict[str, Any]] = field(default_factory=list)
     said: list[list[int]] = field(default_factory=list)
+    media: list[Mapping[str, Any]] = field(default_factory=list)
 
-    async def __call__(self, prompt: list[int], params: dict[str, Any]) -> GenerateOutput:
+    async def __call__(self, prompt: list[int], params: dict[str, Any], media: Mapping[str, Any]) -> GenerateOutput:
         text = self.texts[len(self.prompts)]
         ids = [*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id]
         cut = ids[: params["max_new_tokens"]]
         finish = {"type": "stop", "matched": ids[-1]} if len(cut) == len(ids) else {"type": "length"}
         self.prompts.append(prompt)
         self.params.append(params)
+        self.media.append(media)
         self.said.append(cut)
         return output(cut, prompt, finish)
 
