@@ -84,7 +84,6 @@ _UNSUPPORTED = {
     "attn_logit_softcapping": "soft caps on attention scores",
     "final_logit_softcapping": "soft caps on logits",
     "clip_qkv": "clipped queries, keys and values",
-    "use_qk_norm": "an optional norm of queries and keys",
     "alibi": "linear position biases",
 }
 """Keys of a configuration that change the model where they are true, and what they stand for."""
@@ -278,7 +277,8 @@ def _read_deepseek_v2(name: str, config: HfConfig) -> ModelSpec:
     return _read_deepseek(name, config, experts, adjacent=True)
 
 
-def _read_deepseek_v3(name: str, config: HfConfig) -> ModelSpec:
+def _read_biased_experts(name: str, config: HfConfig) -> ExpertSpec:
+    """Chosen by sigmoids with a bias, as DeepSeek-V3's."""
     experts = _read_deepseek_experts(name, config, scores="sigmoid")
     if config.get("topk_method", "noaux_tc") != "noaux_tc":
         raise UnsupportedModelError(f"{name}: topk_method {config['topk_method']!r} is not supported, only 'noaux_tc'")
@@ -286,14 +286,31 @@ def _read_deepseek_v3(name: str, config: HfConfig) -> ModelSpec:
         raise UnsupportedModelError(
             f"{name}: groups of one expert are not supported: the two best make a group's score"
         )
-    experts = dataclasses.replace(experts, bias=True, group_best=2)
+    return dataclasses.replace(experts, bias=True, group_best=2)
+
+
+def _read_deepseek_v3(name: str, config: HfConfig) -> ModelSpec:
+    experts = _read_biased_experts(name, config)
     return _read_deepseek(name, config, experts, adjacent=bool(config.get("rope_interleave", True)))
+
+
+def _read_glm4_moe(name: str, config: HfConfig) -> ModelSpec:
+    """GLM-4.5 to 4.7: half of each head is rotated, a norm of queries and keys is optional."""
+    return dataclasses.replace(
+        _read_dense(name, config),
+        rope=read_rope(name, config, fraction=0.5),
+        qkv_bias=bool(config.get("attention_bias")),
+        qk_norm=bool(config.get("use_qk_norm")),
+        experts=_read_biased_experts(name, config),
+        mtp_layers=int(config.get("num_nextn_predict_layers") or 0),
+    )
 
 
 _READERS: dict[str, Callable[[str, HfConfig], ModelSpec]] = {
     "DeepseekV2": _read_deepseek_v2,
     "DeepseekV3": _read_deepseek_v3,
     "Glm4": _read_glm4,
+    "Glm4Moe": _read_glm4_moe,
     "Llama": _read_llama,
     "Mistral": _read_mistral,
     "Qwen2": _read_qwen2,
@@ -335,9 +352,12 @@ def _with_media(read: Callable[[str, HfConfig], ModelSpec]) -> Callable[[str, Hf
     return reader
 
 
+_CLASSIFIERS = {family: read for family, read in _READERS.items() if family != "Glm4Moe"}
+"""Families of which transformers has a `...ForSequenceClassification`."""
+
 FAMILIES: dict[str, Callable[[str, HfConfig], ModelSpec]] = {
     **{f"{family}ForCausalLM": read for family, read in _READERS.items()},
-    **{f"{family}ForSequenceClassification": _with_scores(read) for family, read in _READERS.items()},
+    **{f"{family}ForSequenceClassification": _with_scores(read) for family, read in _CLASSIFIERS.items()},
     "Qwen2VLForConditionalGeneration": _with_media(_read_qwen2),
     "Qwen2_5_VLForConditionalGeneration": _with_media(_read_qwen2),
     "Qwen3VLForConditionalGeneration": _with_media(_read_qwen3),

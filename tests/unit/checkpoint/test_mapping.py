@@ -60,6 +60,9 @@ def test_names_and_shapes_are_those_that_transformers_writes(family: str, tied: 
         config |= {"v_head_dim": 4, "q_lora_rank": 6 if "V3" in family else None, "n_group": 2, "topk_group": 1}
         config |= {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 5}
         config |= {"first_k_dense_replace": 1, "n_shared_experts": 2}
+    if family.startswith("Glm4Moe"):
+        config |= {"n_routed_experts": 4, "use_qk_norm": True, "attention_bias": True}
+        config |= {"first_k_dense_replace": 1, "n_shared_experts": 1}
     if family.startswith("Glm4"):
         config |= {"head_dim": 4, "pad_token_id": None, "eos_token_id": 0}
     config["sliding_window"] = None

@@ -58,11 +58,12 @@ def test_every_family_reads_what_transformers_writes(family: str) -> None:
     config = getattr(transformers, f"{name}Config")(**sizes).to_dict()
     spec = model_spec({**config, "architectures": [family]})
     assert spec.qk_norm == name.startswith("Qwen3")
-    assert spec.qkv_bias == name.startswith(("Qwen2", "Glm4"))
+    assert spec.qkv_bias == (name.startswith("Qwen2") or name == "Glm4")
     assert spec.sandwich_norms == spec.fused_gate_up == (name == "Glm4")
     assert spec.head_dim == {"Qwen3": 128, "Glm4": 128, "DeepseekV2": 192, "DeepseekV3": 192}.get(name, 16)
-    half = 0.5 if name == "Glm4" else 1.0
-    assert spec.rope == RopeSpec(10000.0, fraction=half, adjacent=name.startswith(("Glm4", "Deepseek")))
+    half = 0.5 if name.startswith("Glm4") else 1.0
+    adjacent = name.startswith("Deepseek") or name == "Glm4"
+    assert spec.rope == RopeSpec(10000.0, fraction=half, adjacent=adjacent)
     assert (spec.latent is not None) == name.startswith("Deepseek")
     assert spec.num_labels == (None if task == "CausalLM" else 2)  # two labels are transformers' default
 

@@ -33,12 +33,15 @@ SCALINGS: list[dict[str, Any]] = [
 ]
 
 
+FAMILIES = (
+    "Llama", "Qwen2", "Qwen3", "Mistral", "Qwen3Moe", "Qwen2Moe", "Glm4", "DeepseekV2", "DeepseekV3", "Glm4Moe"
+)  # fmt: skip
+
+
 def odd_model(seed: int) -> dict[str, Any]:
     """Options of `hf_model`."""
     draw = random.Random(seed)
-    family = ("Llama", "Qwen2", "Qwen3", "Mistral", "Qwen3Moe", "Qwen2Moe", "Glm4", "DeepseekV2", "DeepseekV3")[
-        seed % 9
-    ]
+    family = FAMILIES[seed % len(FAMILIES)]
     options: dict[str, Any] = {
         "family": family,
         "tied": draw.random() < 0.5,
@@ -52,20 +55,25 @@ def odd_model(seed: int) -> dict[str, Any]:
         "sliding_window": None,
         "pad_token_id": None,
     }
-    if family in ("Llama", "Qwen3", "Glm4"):
+    if family in ("Llama", "Qwen3", "Glm4", "Glm4Moe"):
         options["attention_bias"] = draw.random() < 0.5
-    if family == "Glm4":
+    if family.startswith("Glm4"):
         options["rope_parameters"]["partial_rotary_factor"] = draw.choice([0.5, 1.0])
-    if family.endswith("Moe"):
+    if family.startswith("Qwen") and family.endswith("Moe"):
         options |= {"num_experts": draw.choice([3, 4]), "num_experts_per_tok": draw.randint(1, 3)}
         options |= {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 40}
         options |= {"norm_topk_prob": draw.random() < 0.5, "decoder_sparse_step": draw.choice([1, 2])}
         options |= {"mlp_only_layers": draw.choice([[], [0]])}
-    if family.startswith("Deepseek"):
-        options |= LATENT | {"num_key_value_heads": options["num_attention_heads"]}
-        options |= {"q_lora_rank": draw.choice([None, 20]), "n_routed_experts": 8, "n_group": 4, "topk_group": 2}
+    if family.startswith("Deepseek") or family == "Glm4Moe":
+        options |= {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "moe_intermediate_size": 24}
         options |= {"num_experts_per_tok": draw.randint(1, 4), "n_shared_experts": draw.randint(1, 2)}
         options |= {"first_k_dense_replace": draw.randint(0, 2), "routed_scaling_factor": draw.choice([1.0, 2.5])}
+    if family == "Glm4Moe":
+        options |= {"use_qk_norm": draw.random() < 0.5, "norm_topk_prob": draw.random() < 0.5}
+    if family.startswith("Deepseek"):
+        latent = {name: size for name, size in LATENT.items() if name not in options}
+        options |= latent | {"num_key_value_heads": options["num_attention_heads"]}
+        options |= {"q_lora_rank": draw.choice([None, 20])}
         options |= {"v_head_dim": draw.choice([6, 12, 30])}
         if options["rope_parameters"]["rope_type"] == "yarn":
             options["rope_parameters"] |= {"mscale": 0.7, "mscale_all_dim": draw.choice([0.7, 1.0])}
@@ -116,7 +124,7 @@ def _check(directory: Path, seed: int) -> None:
     assert np.abs(log_probs - expected).max() < 1e-4, options
 
 
-@pytest.mark.parametrize("seed", range(0, 9, 4))
+@pytest.mark.parametrize("seed", range(0, 10, 4))
 def test_some_odd_models(tmp_path: Path, seed: int) -> None:
     _check(tmp_path, seed)
 

@@ -57,6 +57,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "Qwen3-MoE": {"family": "Qwen3Moe", **EXPERTS},
     "GLM-4 (half rotary, sandwich norms)": {"family": "Glm4", "pad_token_id": None},
+    "GLM-4.5 (qk-norm, biases, half rotary, sigmoid router with bias)": {
+        "family": "Glm4Moe",
+        **{name: size for name, size in LATENT.items() if not name.endswith(("_rank", "_dim", "_heads"))},
+        "use_qk_norm": True,
+        "attention_bias": True,
+        "routed_scaling_factor": 1.5,
+    },
     "DeepSeek-V2 (latent attention, group-limited, two shared experts)": {
         "family": "DeepseekV2",
         **LATENT,
