@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +60,12 @@ def test_every_module_says_what_it_is() -> None:
         if path.stat().st_size and not ast.get_docstring(ast.parse(path.read_text()))
     ]
     assert silent == []
+
+
+def test_names_of_test_files_are_unique() -> None:
+    """pytest imports them by name: two of a name cannot be collected in one run."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_flags_that_the_code_reads_exist() -> None:
