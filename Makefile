@@ -12,7 +12,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export TOKENIZERS_PARALLELISM ?= false
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install lock lint test test-long test-net test-s3 test-browser parity chaos demo bench docs sbom clean
+.PHONY: install lock lint test test-long test-net test-s3 test-browser parity chaos demo gpu-check bench docs sbom clean
 
 install: $(STAMP)
 	@:
@@ -98,6 +98,10 @@ sglang-gpu: $(STAMP)
 # The same requests to SGLang's server and to the embedded engine, and training runs with the server; with its report.
 test-sglang: sglang-cpu
 	@$(BIN)/python -m pytest -m sglang tests/sglang $(ARGS)
+
+# What a GPU computes beside what a CPU does, and how fast. Without one: ARGS='--device cpu'.
+gpu-check: $(STAMP)
+	@$(BIN)/python tools/gpu_check.py $(ARGS)
 
 demo: $(STAMP)
 	@$(BIN)/python -m examples.tiny_math.demo $(ARGS)
