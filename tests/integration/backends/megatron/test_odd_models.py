@@ -124,7 +124,7 @@ def _check(directory: Path, seed: int) -> None:
     assert np.abs(log_probs - expected).max() < 1e-4, options
 
 
-@pytest.mark.parametrize("seed", range(0, 10, 4))
+@pytest.mark.parametrize("seed", [8, 9])
 def test_some_odd_models(tmp_path: Path, seed: int) -> None:
     _check(tmp_path, seed)
 
