@@ -103,6 +103,20 @@ test-sglang: sglang-cpu
 gpu-check: $(STAMP)
 	@$(BIN)/python tools/gpu_check.py $(ARGS)
 
+# The package verifiers as an agent, in an environment of its own, since it wants an older openai than the lock has.
+VERIFIERS := .venv-verifiers
+VERIFIERS_VERSION := 0.4.0
+
+.PHONY: test-verifiers
+$(VERIFIERS)/.installed: $(STAMP)
+	@test -x $(VERIFIERS)/bin/python || $(PYTHON) -m venv $(VERIFIERS)
+	@$(BIN)/uv pip install --quiet --python $(VERIFIERS)/bin/python "verifiers==$(VERIFIERS_VERSION)" uv
+	@$(BIN)/uv pip install --quiet --python $(VERIFIERS)/bin/python --no-deps --editable .
+	@touch $@
+
+test-verifiers: $(VERIFIERS)/.installed
+	@$(BIN)/python -m pytest -m verifiers tests/integration/rollout/test_verifiers_session.py $(ARGS)
+
 demo: $(STAMP)
 	@$(BIN)/python -m examples.tiny_math.demo $(ARGS)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, MLP = 128, 4, 4, 2, 32, 384
-CONTEXT = 256  # tokens
+CONTEXT = 256
 
 BOS_OF_TURN, END_OF_TURN, PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 ROLE_LINES = ("system\n", "user\n", "assistant\n", "tool\n")
@@ -31,11 +31,12 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_tokenizer(pieces: Sequence[str] = ()) -> Any:
+def build_tokenizer(pieces: Sequence[str] = (), context: int = CONTEXT) -> Any:
     """The byte-level tokenizer (256 bytes and `SPECIAL_TOKENS`) with ChatML's template.
 
     Args:
         pieces: Texts that are one token each, beside the bytes.
+        context: Longest sequence, in tokens.
 
     Returns:
         A `transformers.PreTrainedTokenizerFast`.
@@ -53,7 +54,7 @@ def build_tokenizer(pieces: Sequence[str] = ()) -> Any:
         tokenizer_object=tokenizer,
         eos_token=END_OF_TURN,
         pad_token=PAD,
-        model_max_length=CONTEXT,
+        model_max_length=context,
         clean_up_tokenization_spaces=False,
         additional_special_tokens=[BOS_OF_TURN, *ROLE_LINES],
     )
@@ -61,7 +62,7 @@ def build_tokenizer(pieces: Sequence[str] = ()) -> Any:
     return fast
 
 
-def model_config(tokenizer: Any) -> Any:
+def model_config(tokenizer: Any, context: int = CONTEXT) -> Any:
     """The architecture, as a `transformers.Qwen3Config` with tied embeddings."""
     from transformers import Qwen3Config
 
@@ -74,7 +75,7 @@ def model_config(tokenizer: Any) -> Any:
         num_key_value_heads=KV_HEADS,
         head_dim=HEAD_DIM,
         intermediate_size=MLP,
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=context,
         rms_norm_eps=1e-6,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         tie_word_embeddings=True,
@@ -85,13 +86,14 @@ def model_config(tokenizer: Any) -> Any:
     )
 
 
-def make_model(directory: str | Path, *, seed: int = 0, pieces: Sequence[str] = ()) -> Path:
+def make_model(directory: str | Path, *, seed: int = 0, pieces: Sequence[str] = (), context: int = CONTEXT) -> Path:
     """Write the model directory, replacing one that is there; the same seed gives the same bytes.
 
     Args:
         directory: where `config.json`, `model.safetensors`, the tokenizer and `generation_config.json` go.
         seed: of the random initialisation.
         pieces: Texts that are one token each.
+        context: Longest sequence, in tokens.
     """
     import torch
     from transformers import GenerationConfig, Qwen3ForCausalLM
@@ -101,9 +103,9 @@ def make_model(directory: str | Path, *, seed: int = 0, pieces: Sequence[str] = 
     if directory.exists():
         shutil.rmtree(directory)
     directory.mkdir(parents=True)
-    tokenizer = build_tokenizer(pieces)
+    tokenizer = build_tokenizer(pieces, context)
     torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(model_config(tokenizer))
+    model = Qwen3ForCausalLM(model_config(tokenizer, context))
     model.generation_config = GenerationConfig(
         do_sample=True,
         temperature=1.0,

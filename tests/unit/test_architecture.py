@@ -64,7 +64,8 @@ def test_every_module_says_what_it_is() -> None:
 
 def test_names_of_test_files_are_unique() -> None:
     """pytest imports them by name: two of a name cannot be collected in one run."""
-    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
+    files = (path.name for path in (ROOT / "tests").rglob("*.py"))
+    names = Counter(name for name in files if name not in ("conftest.py", "__init__.py"))
     assert [name for name, count in names.items() if count > 1] == []
 
 

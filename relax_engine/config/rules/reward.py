@@ -17,8 +17,8 @@ from relax_engine.utils.hooks import undeclared
 def reward_is_named(config: RunConfig, report: Reporter) -> Findings:
     """There is something to score responses with."""
     reward = config.reward
-    if config.supervised or reward.defer_reward_to_post_process:
-        return
+    if config.supervised or reward.defer_reward_to_post_process or config.agentic.use_agentic_rollout:
+        return  # agents hand in rewards of their own
     guessed = reward.rm_type_infer or reward.rm_type_fallback is not None
     if reward.rm_type is None and reward.custom_rm_path is None and not guessed and not reward.reward_terms:
         yield report.warning(

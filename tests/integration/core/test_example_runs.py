@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from examples.recipes import MODES, run
+from examples.recipes import run
+from examples.settings import MODES, names
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("mode", list(MODES))
-def test_the_calculator_is_learnt(mode: str, ray_cluster: None, tmp_path: Path) -> None:
-    outcome = run("tool_calculator", mode, tmp_path)
+@pytest.mark.parametrize("name", names())
+def test_the_reward_rises(name: str, mode: str, ray_cluster: None, tmp_path: Path) -> None:
+    outcome = run(name, mode, tmp_path)
     curve = outcome["reward_curve"]
     assert outcome["after"]["sampled"] > outcome["before"]["sampled"] + 0.1
     assert sum(curve[-10:]) / 10 > sum(curve[:10]) / 10 + 0.1

@@ -694,6 +694,10 @@ def test_hooks_in_files_are_found(complete: RunConfig, tmp_path: Path) -> None:
     assert check(config) == []
 
 
+def test_agents_need_no_reward_function(complete: RunConfig) -> None:
+    assert findings(complete.replace(**AGENTS, rm_type=None), "reward_is_named") == []
+
+
 def test_require_valid_lists_every_error_and_logs_the_rest(
     complete: RunConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
