@@ -80,7 +80,7 @@ def write(run: Path, samples: int, per_step: int) -> dict[str, float]:
             }
         )
         tables["samples"].append(samples_table(step, made, batch, step + 3.0))
-        tables["training"].append(training_table(step, step + 1, batch))
+        tables["training"].append(training_table(step, step + 1, batch, began=step + 3.0))
     files = list(run.rglob("*.parquet"))
     return {
         "seconds": round(time.perf_counter() - started, 1),

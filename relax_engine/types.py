@@ -85,7 +85,9 @@ class Sample:
     session_id: str | None = None
     non_generation_time: float = 0.0
     timings: dict[str, float] = field(default_factory=dict, compare=False)
-    """When sampling `started`, and when the sample was `generated` and `scored`, in seconds since the epoch."""
+    """When its group was `admitted`, sampling `started`, it was `generated` and `scored`, in seconds since the epoch."""
+    engine: str | None = field(default=None, compare=False)
+    """Address of the engine that was asked last."""
 
     @property
     def prompt_length(self) -> int:

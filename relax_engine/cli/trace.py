@@ -6,12 +6,15 @@ import argparse
 import json
 from pathlib import Path
 
+from relax_engine.utils.redact import redact
+
 
 def main(argv: list[str]) -> int:
     """Write the trace, and print the straggler.
 
     Raises:
         QueryError: nothing was recorded of the step.
+        ExportError: the collector did not take the spans.
     """
     parser = argparse.ArgumentParser(
         prog="relax trace",
@@ -23,10 +26,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="default: timeline_step_N.json in the run directory"
     )
+    parser.add_argument(
+        "--otlp", metavar="URL", help="send every sample's spans to an OpenTelemetry collector too (http://HOST:4318)"
+    )
     options = parser.parse_args(argv)
+    from relax_engine.observe.otlp import SpanSender
     from relax_engine.observe.rollouts.filters import QueryError
     from relax_engine.observe.rollouts.query import Rollouts
-    from relax_engine.observe.spans import chrome_trace, step_spans, straggler
+    from relax_engine.observe.spans import chrome_trace, step_spans
+    from relax_engine.observe.stragglers import straggler
 
     step = options.step
     if step is None:
@@ -38,10 +46,9 @@ def main(argv: list[str]) -> int:
     path = options.output or options.run / f"timeline_step_{step}.json"
     path.write_text(json.dumps(chrome_trace(spans)))
     print(f"{len(spans)} spans of step {step} over {max(s.end for s in spans) - spans[0].start:.3f} s: {path}")
-    found = straggler(options.run, step)
-    print(
-        f"group {found.group_index} came last, {found.behind:.3f} s after the one before and "
-        f"{found.median_behind:.3f} s after the median; it lost most in {found.stage} (sample {found.slowest_sample}, "
-        f"{found.response_length} tokens)"
-    )
+    if options.otlp is not None:
+        sender = SpanSender(options.otlp, options.run)
+        print(f"{sender.send(step)} spans sent to {redact(options.otlp)}")
+        sender.close()
+    print(straggler(options.run, step).sentence())
     return 0

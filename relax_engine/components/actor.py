@@ -126,7 +126,7 @@ class Actor(Role):
 
     def _record(self, rows: ColumnBatch) -> None:
         assert self.recorder is not None
-        self.recorder.offer(rows.num_rows, partial(training_table, self.step, self.version, rows))
+        self.recorder.offer(rows.num_rows, partial(training_table, self.step, self.version, rows, time.time()))
 
     def _log(self, name: str, saved_as: str) -> MetricsLog:
         """A log of one line per step, without the steps that are done again, and with the one that was saved last."""

@@ -20,7 +20,7 @@ from relax_engine.config.flat import FlatView
 from relax_engine.rollout import current
 from relax_engine.rollout.current import Call
 from relax_engine.rollout.partial import is_finished
-from relax_engine.rollout.pool import EnginePool, RolloutError
+from relax_engine.rollout.pool import EnginePool, RolloutError, asked_of
 from relax_engine.rollout.routing import Affinity
 from relax_engine.rollout.sampling import SamplingSettings
 from relax_engine.types import Sample, SampleGroup, SampleStatus, WeightVersionSpan
@@ -91,14 +91,15 @@ class CustomGenerate:
             call,
             samples=1,
             what=f"{path} on sample {sample.index}",
-            on_engine=announce,
+            on_engine=asked_of([sample], announce),
             affinity=Affinity(f"group {sample.group_index}", sample.tokens),
         )
         if isinstance(result, list) and len(result) == 1:
             result = result[0]
         check_generated(path, sample, result)
         for item in dataclasses.fields(Sample):
-            setattr(sample, item.name, getattr(result, item.name))
+            if item.name != "engine":
+                setattr(sample, item.name, getattr(result, item.name))
         complete_generated(sample, version)
 
     def _args(self, url: str) -> FlatView:

@@ -204,7 +204,10 @@ class GroupFlow:
             self._starting |= dict.fromkeys(numbers)
             self.window.admit(numbers, self.version)
             self._next_number = max(self._next_number, *(number + 1 for number in numbers))
-            taken += [await self.hooks.prompt(number) for number in numbers]
+            admitted = time.time()
+            new = [await self.hooks.prompt(number) for number in numbers]
+            _stamp(new, "admitted", admitted)
+            taken += new
         return taken
 
     def _refresh(self, group: SampleGroup) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from relax_engine.rollout.partial import extend, is_finished, seam_tokens, take_back
-from relax_engine.rollout.pool import EnginePool, PooledEngine, RolloutError
+from relax_engine.rollout.pool import EnginePool, PooledEngine, RolloutError, asked_of
 from relax_engine.rollout.routing import Affinity
 from relax_engine.rollout.sampling import SamplingSettings
 from relax_engine.types import Sample, SampleGroup, SampleStatus
@@ -125,7 +125,7 @@ class Generator:
             samples=len(samples),
             what=f"the request for groups {sorted({sample.group_index for sample in samples})}",
             engine=engine,
-            on_engine=announce,
+            on_engine=asked_of(samples, announce),
             affinity=Affinity(f"group {samples[0].group_index}", prompts[0]),
         )
         for sample, output in zip(samples, outputs, strict=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self, TypeVar
 
@@ -21,6 +21,7 @@ from relax_engine.backends.engines.types import (
 )
 from relax_engine.errors import RelaxError
 from relax_engine.rollout.routing import Affinity, LeastLoad, RoutingPolicy
+from relax_engine.types import Sample
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,17 @@ class PooledEngine:
     def usable(self) -> bool:
         """Whether it gets requests."""
         return self.quarantined is None and not self.reserved and not self.draining
+
+
+def asked_of(samples: Sequence[Sample], announce: Callable[[str], None]) -> Callable[[str], None]:
+    """`announce`, and a note on every sample of which engine is asked."""
+
+    def told(url: str) -> None:
+        for sample in samples:
+            sample.engine = url
+        announce(url)
+
+    return told
 
 
 class EnginePool:

@@ -44,7 +44,7 @@ class Recorded:
         samples, batch = _samples(step, rng)
         for name, table in (
             ("samples", samples_table(step, samples, batch, placed=1e9 + step + 1.0)),
-            ("training", training_table(step, step + 1, batch)),
+            ("training", training_table(step, step + 1, batch, began=1e9 + step + 0.7)),
         ):
             PartTable(self.directory / "rollouts" / name).append(table)
         start = 1e9 + step

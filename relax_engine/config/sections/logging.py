@@ -53,6 +53,10 @@ class Logging(Section):
     use_clearml: bool = False
     """Log to ClearML: online where its credentials are configured, else a session in `clearml` in `--run-dir`."""
 
+    otlp_endpoint: str | None = None
+    """Send the spans of every step to this OpenTelemetry collector (`http://collector:4318`), over HTTP with protobuf;
+    headers and certificates are those of `$OTEL_EXPORTER_OTLP_...`."""
+
     use_metrics_service: bool = False
     """Serve the run's metrics at `/metrics` while it runs, and take metrics of one's own there."""
 

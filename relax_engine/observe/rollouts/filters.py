@@ -29,10 +29,10 @@ NUMBERS = (
     "abort_count",
     "environment_seconds",
 )
-TIMES = ("started", "generated", "scored", "placed")
+TIMES = ("admitted", "started", "generated", "scored", "placed")
 """Seconds since the epoch."""
-TEXTS = ("status", "label", "prompt", "response", "metadata", "media")
-TRAINED = ("age", "advantage", "kl", "log_prob_gap")
+TEXTS = ("status", "engine", "label", "prompt", "response", "metadata", "media")
+TRAINED = ("age", "trained", "advantage", "kl", "log_prob_gap")
 """Numbers of the table `training`."""
 
 FIELDS: Mapping[str, str] = MappingProxyType(
@@ -40,6 +40,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         **{name: f"s.{name}" for name in (*NUMBERS, *TEXTS)},
         **{name: f"t.{name}" for name in TRAINED},
         **{name: f"s.{name}" for name in TIMES},
+        "admission_seconds": "(s.started - s.admitted)",
         "generation_seconds": "(s.generated - s.started)",
         "reward_seconds": "(s.scored - s.generated)",
         "waiting_seconds": "(s.placed - s.scored)",

@@ -15,6 +15,9 @@ import pyarrow as pa
 from relax_engine.stream.columns import Column, ColumnBatch
 from relax_engine.types import Sample
 
+TIMINGS = ("admitted", "started", "generated", "scored")
+"""Of a sample's `timings`, in the order in which they come."""
+
 SAMPLES = pa.schema(
     [
         ("step", pa.int32()),
@@ -31,6 +34,8 @@ SAMPLES = pa.schema(
         ("first_version", pa.int32()),
         ("last_version", pa.int32()),
         ("abort_count", pa.int32()),
+        ("engine", pa.string()),
+        ("admitted", pa.float64()),
         ("started", pa.float64()),
         ("generated", pa.float64()),
         ("scored", pa.float64()),
@@ -56,6 +61,7 @@ TRAINING = pa.schema(
         ("step", pa.int32()),
         ("sample_index", pa.int64()),
         ("age", pa.int32()),
+        ("trained", pa.float64()),
         ("advantage", pa.float32()),
         ("kl", pa.float32()),
         ("log_prob_gap", pa.float32()),
@@ -64,8 +70,9 @@ TRAINING = pa.schema(
         ("ref_log_probs", pa.list_(pa.float32())),
     ]
 )
-"""`age` in weight versions; `advantage` is the mean over trained tokens, `kl` that of log-prob minus reference
-log-prob, `log_prob_gap` the largest difference between trainer's and engine's. Null where the run computes none."""
+"""`age` in weight versions; `trained` is when the trainer began with the sample's part of the step. `advantage` is the
+mean over trained tokens, `kl` that of log-prob minus reference log-prob, `log_prob_gap` the largest difference between
+trainer's and engine's. Null where the run computes none."""
 
 
 def samples_table(step: int, samples: Sequence[Sample], batch: ColumnBatch, placed: float) -> pa.Table:
@@ -86,7 +93,8 @@ def samples_table(step: int, samples: Sequence[Sample], batch: ColumnBatch, plac
         "first_version": batch["first_version"].values,
         "last_version": batch["last_version"].values,
         "abort_count": [sample.abort_count for sample in samples],
-        **{name: [sample.timings.get(name) for sample in samples] for name in ("started", "generated", "scored")},
+        "engine": [sample.engine for sample in samples],
+        **{name: [sample.timings.get(name) for sample in samples] for name in TIMINGS},
         "placed": np.full(len(samples), placed),
         "environment_seconds": [sample.non_generation_time for sample in samples],
         "label": [None if sample.label is None else str(sample.label) for sample in samples],
@@ -102,8 +110,8 @@ def samples_table(step: int, samples: Sequence[Sample], batch: ColumnBatch, plac
     return pa.table(columns, schema=SAMPLES)
 
 
-def training_table(step: int, version: int, batch: ColumnBatch) -> pa.Table:
-    """Rows of `training`, for rows that were trained in `step` with weights of `version` before it."""
+def training_table(step: int, version: int, batch: ColumnBatch, began: float) -> pa.Table:
+    """Rows of `training`, for rows trained in `step` from `began` on, with weights of `version` before it."""
     masks = batch["loss_masks"]
     first = batch["first_version"].values
     empty = [None] * batch.num_rows
@@ -114,6 +122,7 @@ def training_table(step: int, version: int, batch: ColumnBatch) -> pa.Table:
         "step": np.full(batch.num_rows, step, np.int32),
         "sample_index": batch["sample_indices"].values,
         "age": np.where(first < 0, 0, version - first).astype(np.int32),
+        "trained": np.full(batch.num_rows, began),
         "advantage": _means(batch["advantages"].values, masks, masks.values),
         "kl": empty,
         "log_prob_gap": empty,

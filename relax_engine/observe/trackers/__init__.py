@@ -40,4 +40,8 @@ def open_trackers(config: RunConfig, run_dir: Path) -> list[Tracker]:
         from relax_engine.observe.trackers.clearml import ClearML
 
         trackers.append(ClearML(run_dir, project, name, shown))
+    if flat.otlp_endpoint is not None:
+        from relax_engine.observe.trackers.traces import Traces
+
+        trackers.append(Traces(flat.otlp_endpoint, run_dir))
     return trackers

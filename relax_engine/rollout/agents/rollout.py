@@ -24,7 +24,7 @@ from relax_engine.rollout.agents.process import AgentCommand, AgentProcess, Reap
 from relax_engine.rollout.agents.session import Gate, Session, SessionSettings
 from relax_engine.rollout.conversation_media import chat_messages, run_processor
 from relax_engine.rollout.partial import begin_again, is_finished
-from relax_engine.rollout.pool import EnginePool, RolloutError
+from relax_engine.rollout.pool import EnginePool, RolloutError, asked_of
 from relax_engine.rollout.routing import Affinity
 from relax_engine.rollout.sampling import SamplingSettings
 from relax_engine.types import Sample, SampleGroup, SampleStatus
@@ -198,7 +198,8 @@ class AgentRollout:
                 if ending == "completed":
                     first, *more = rows
                     for name in Sample.__slots__:
-                        setattr(sample, name, getattr(first, name))
+                        if name not in ("engine", "timings"):
+                            setattr(sample, name, getattr(first, name))
                     return more
                 if attempt + 1 < self.settings.attempts:
                     self.counts["retried"] += 1
@@ -316,7 +317,7 @@ def _generator(
             lambda client: client.generate_batch([prompt], [params], media=[media]),
             samples=1,
             what=f"a request of the agent of sample {sample.index}",
-            on_engine=announce,
+            on_engine=asked_of([sample], announce),
             affinity=Affinity(f"session {sample.index}", prompt),
         )
         return output

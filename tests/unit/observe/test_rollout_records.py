@@ -67,7 +67,7 @@ def record(run: Path, steps: int) -> None:
             log_probs=Column(tokens.values + 0.25, tokens.offsets),
             ref_log_probs=Column(tokens.values + 1.0, tokens.offsets),
         )
-        training_parts.append(training_table(step, step + 1, trained))
+        training_parts.append(training_table(step, step + 1, trained, began=125.0))
 
 
 def test_a_sample_comes_back_whole(tmp_path: Path) -> None:

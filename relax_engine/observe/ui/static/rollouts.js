@@ -117,7 +117,8 @@ function messages(prompt) {
 }
 
 function times(found) {
-  const spans = [["generation", "started", "generated"], ["reward", "generated", "scored"], ["wait for its place", "scored", "placed"]];
+  const spans = [["from admission to sampling", "admitted", "started"], ["generation", "started", "generated"], ["reward", "generated", "scored"],
+    ["wait for its place", "scored", "placed"], ["wait for the trainer", "placed", "trained"]];
   return spans.filter(([, a, b]) => found[a] && found[b]).map(([name, a, b]) => [name, found[b] - found[a]]);
 }
 
