@@ -85,9 +85,12 @@ class Sample:
     session_id: str | None = None
     non_generation_time: float = 0.0
     timings: dict[str, float] = field(default_factory=dict, compare=False)
-    """When its group was `admitted`, sampling `started`, it was `generated` and `scored`, in seconds since the epoch."""
+    """When its group was `admitted`, sampling `started`, it was `generated` and `scored`; seconds since the epoch."""
     engine: str | None = field(default=None, compare=False)
     """Address of the engine that was asked last."""
+    sent_tokens: int = field(default=0, compare=False)
+    """Tokens of the prompts of its engine requests, and how many of them engines had in their prefix caches."""
+    cached_tokens: int = field(default=0, compare=False)
 
     @property
     def prompt_length(self) -> int:

@@ -118,7 +118,9 @@ class PolicyLoss:
         token_metrics |= {
             "pg_loss": corrected.per_token,
             "ppo_kl": old - current,
+            "ois": ratio,
             "train_rollout_logprob_abs_diff": abs_diff,
+            "train_rollout_prob_abs_diff": (old.exp() - rollout.exp()).abs(),
         }
         if settings.kl_in_loss:
             kl = kl_penalty(

@@ -33,11 +33,13 @@ from relax_engine.components.partition import PartitionReader
 from relax_engine.components.reference import MovingReference
 from relax_engine.components.role import Role, RoleContext, busy_seconds, ingress
 from relax_engine.components.saver import CheckpointSaver
+from relax_engine.components.throughput import Throughput
 from relax_engine.components.train_group import TrainGroup, load_weights
 from relax_engine.components.trainer import LOG_PROB_GAP, TEACHER, PartitionOutcome, PartitionTrainer
 from relax_engine.config.critic import uses_critic
 from relax_engine.config.roles import devices_needed, devices_of, has_teacher_role
 from relax_engine.observe.bundle import write_steps
+from relax_engine.observe.flops import peak_tflops
 from relax_engine.observe.metrics import MetricsLog
 from relax_engine.observe.rollouts.recorder import Recorder
 from relax_engine.observe.rollouts.tables import training_table
@@ -120,9 +122,15 @@ class Actor(Role):
             self.config,
             self.group,
             self.phase,
+            throughput=Throughput(args.hf_checkpoint, self.group.size, self._peak_tflops()),
             old_policies=self.old_policies,
             record=None if self.recorder is None else self._record,
         )
+
+    def _peak_tflops(self) -> float | None:
+        """Of one device; None where neither a flag nor a data sheet says it. Published peaks are those of bfloat16."""
+        given: float | None = self.args.device_peak_tflops
+        return given if given is not None or not self.args.bf16 else peak_tflops(self.group.device_name)
 
     def _record(self, rows: ColumnBatch) -> None:
         assert self.recorder is not None
@@ -255,6 +263,7 @@ class Actor(Role):
         metrics |= self._timers(started)
         metrics["perf/tokens_per_gpu_per_sec"] = outcome.tokens / max(metrics["perf/step_time"], 1e-9) / self._devices
         metrics["perf/wait_time_ratio"] = reader.waited / max(metrics["perf/step_time"], 1e-9)
+        metrics |= self._rates(outcome, metrics)
         await asyncio.to_thread(self.trained.write, rollout_id, {"samples": outcome.samples})
         await asyncio.to_thread(self.metrics.write, rollout_id, metrics)
         self.emit("step", step=rollout_id, metrics=metrics)
@@ -289,6 +298,17 @@ class Actor(Role):
         elif outcome.log_prob_gap is not None and (self.old_policies or not self.config.staleness_bound):
             metrics[LOG_PROB_GAP] = outcome.log_prob_gap
         return metrics
+
+    def _rates(self, outcome: PartitionOutcome, metrics: dict[str, float]) -> dict[str, float]:
+        """What was done a second, in tokens and operations, and as a share of what the devices could do."""
+        seconds = max(metrics["perf/step_time"], 1e-9)
+        passes = {name: metrics.get(f"perf/{name}_time", 0.0) for name in ("log_probs", "ref_log_probs")}
+        return {
+            "perf/actor_train_tokens": float(outcome.tokens),
+            "perf/step_token_per_s": outcome.tokens / seconds,
+            "perf/step_resp_token_per_s": outcome.response_tokens / seconds,
+            **self.trainer.throughput.take({"actor_train": self._train_seconds, **passes}),
+        }
 
     def _timers(self, started: float) -> dict[str, float]:
         """`perf/<phase>_time` of the actor's phases since `started`, times at once counted once."""

@@ -20,7 +20,7 @@ from relax_engine.observe.bundle import write_samples
 from relax_engine.observe.rollouts.recorder import Recorder
 from relax_engine.observe.rollouts.tables import samples_table
 from relax_engine.rollout.agents.rollout import AgentRollout
-from relax_engine.rollout.convert import rollout_metrics, to_columns
+from relax_engine.rollout.convert import leave_one_out_metrics, rollout_metrics, to_columns
 from relax_engine.rollout.custom_rollout import CustomRollout
 from relax_engine.rollout.flow import GroupFlow
 from relax_engine.rollout.hooks import RolloutHooks
@@ -119,7 +119,11 @@ class PartitionWriter:
         logged = not groups or self.hooks.log_rollout(rollout_id, groups, extra, seconds)
         metrics = {} if logged else rollout_metrics(groups, self.args.reward_key)
         tokens = sum(sample.response_length for group in groups for sample in group)
+        if groups and self.args.advantage_estimator == "rloo":
+            metrics |= leave_one_out_metrics(groups, self.args.reward_key)
         metrics["perf/rollout_time"] = seconds
+        longest = max((sample.response_length for group in groups for sample in group), default=0)
+        metrics["perf/longest_sample_tokens_per_sec"] = longest / max(seconds, 1e-9)
         if self.recorder is not None:
             metrics["observe/rollouts_dropped"] = float(self.recorder.dropped)
         metrics["perf/rollout_tokens_per_second"] = tokens / max(seconds, 1e-9)

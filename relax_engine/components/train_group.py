@@ -65,10 +65,12 @@ class TrainGroup:
             for rank, slot in enumerate(slots)
         ]
         facts = self._call("facts")
-        self._logs = [log for _, log in facts]
-        self.processes = {f"rank {rank}": pid for rank, (pid, _) in enumerate(facts)}
+        self._logs = [log for _, log, _ in facts]
+        self.processes = {f"rank {rank}": pid for rank, (pid, _, _) in enumerate(facts)}
+        self.device_name: str | None = facts[0][2]
         address = self._wait("address", [self._ranks[0].address.remote()])[0]
         self._coordinates: list[dict[str, int]] = self._call("start", address)
+        self.size = len(slots)
         self.dp_size = self._coordinates[0]["dp_size"]
 
     def load_hf(self, directory: str) -> None:

@@ -52,9 +52,12 @@ class TrainRank:
         """`host:port` where the ranks of this group can meet (asked of rank 0)."""
         return f"{ray.util.get_node_ip_address()}:{free_port()}"
 
-    def facts(self) -> tuple[int, str]:
-        """The process id, and where standard error goes, on this node."""
-        return os.getpid(), os.readlink("/proc/self/fd/2")
+    def facts(self) -> tuple[int, str, str | None]:
+        """The process id, where standard error goes on this node, and the name of the accelerator."""
+        import torch
+
+        device = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+        return os.getpid(), os.readlink("/proc/self/fd/2"), device
 
     @ray.method(concurrency_group="inspect")
     def inspect(self) -> dict[str, str]:

@@ -31,6 +31,7 @@ from relax_engine.components.partition import PartitionReader
 from relax_engine.components.source_metrics import SOURCE_COLUMNS, source_metrics
 from relax_engine.components.supervised import supervised_columns, supervised_reduction
 from relax_engine.components.teacher_scorers import model_columns
+from relax_engine.components.throughput import Throughput
 from relax_engine.components.train_group import TrainGroup
 from relax_engine.config import RunConfig
 from relax_engine.config.roles import uses_reference
@@ -38,11 +39,14 @@ from relax_engine.multimodal.media import TRAIN_INPUTS
 from relax_engine.observe.bundle import RecordedStep
 from relax_engine.rollout.staleness import StalenessCheck
 from relax_engine.stream.columns import ROUTED_EXPERTS, Column, ColumnBatch
+from relax_engine.stream.row_sums import row_means
 
 LOG_PROB_GAP = "train/rollout_logprob_gap"
 """Largest engine-trainer log-prob difference on the step's own samples, under the weights that made them."""
 REFERENCE, TEACHER = "reference", "teacher"
 """The snapshots that hold the reference policy, and the teacher of distillation."""
+
+_SHOWN = ("rewards", "log_probs", "ref_log_probs", "advantages", "returns", "values")
 
 PhaseTimer = Callable[[str], AbstractContextManager[None]]
 
@@ -68,14 +72,16 @@ class PartitionTrainer:
         group: TrainGroup,
         phase: PhaseTimer,
         *,
+        throughput: Throughput,
         old_policies: OldPolicies | None = None,
         record: Callable[[ColumnBatch], None] | None = None,
     ) -> None:
-        """`record` is shown every part as it is trained, and returns at once."""
+        """`throughput` counts passes; `record` is shown every part as it is trained, and returns at once."""
         self.config = config
         self.args = config.flat
         self.group = group
         self.old_policies = old_policies
+        self.throughput = throughput
         self._record = record
         self.supervised = config.supervised
         self.settings = AlgorithmSettings.from_config(self.args)
@@ -146,6 +152,8 @@ class PartitionTrainer:
                 outcome.recorded.append(trained)
             if self._record is not None:
                 self._record(trained)
+            outcome.show(trained)
+            self.throughput.trained(trained["tokens"].lengths)
             masks = trained["loss_masks"]
             totals += batch_totals({name: column.values for name, column in trained.items()}, masks.offsets)
             with self._phase("train"):
@@ -166,6 +174,7 @@ class PartitionTrainer:
 
     def _with_stage(self, batch: ColumnBatch) -> ColumnBatch:
         """Add what the algorithm derives from all rows of the step and the present policy."""
+        self.throughput.forward("log_probs", batch["tokens"].lengths)
         with self._phase("log_probs"):
             present = self.group.forward_log_probs(
                 batch, temperature=self._temperature, max_tokens=forward_budget(self.config)
@@ -183,6 +192,7 @@ class PartitionTrainer:
         if "log_probs" in self._forward_columns:
             with self._phase("log_probs"):
                 added["log_probs"] = forward(batch)
+            self.throughput.forward("log_probs", batch["tokens"].lengths)
             if not self.supervised:
                 gap = np.abs(added["log_probs"].values - batch["rollout_log_probs"].values)
                 self._log_prob_gap = max(self._log_prob_gap or 0.0, float(gap.max(initial=0.0)))
@@ -192,6 +202,7 @@ class PartitionTrainer:
                 added["ref_log_probs"] = self.group.forward_log_probs(
                     other, temperature=self._temperature, max_tokens=forward_budget(self.config), weights=REFERENCE
                 )
+            self.throughput.forward("ref_log_probs", batch["tokens"].lengths)
         if "teacher_log_probs" in self._forward_columns:
             with self._phase("teacher_log_probs"):
                 added |= model_columns(
@@ -245,6 +256,7 @@ class PartitionOutcome:
         self.steps: list[dict[str, float]] = []
         self.rows = 0
         self.tokens = 0
+        self.response_tokens = 0
         self.samples: list[int] = []
         """Index of each trained row over the whole run."""
         self.log_prob_gap: float | None = None
@@ -254,6 +266,7 @@ class PartitionOutcome:
         """Parts of the step under way, for `recorded_steps`."""
         self.recorded_steps: list[RecordedStep] = []
         """Every step as it was trained, where the run keeps it (`--save-debug-train-data`)."""
+        self._shown: dict[str, list[np.ndarray]] = {}
         self._policies: list[ColumnBatch] = []
         self._distilled: list[ColumnBatch] = []
 
@@ -266,16 +279,34 @@ class PartitionOutcome:
         self.rows += batch.num_rows
         self.samples += batch["sample_indices"].values.tolist()
         self.tokens += int(batch["tokens"].lengths.sum())
+        self.response_tokens += int(batch["response_lengths"].values.sum())
         if "log_probs" in batch and "rollout_log_probs" in batch:
             self._policies.append(batch.only(["log_probs", "rollout_log_probs", "loss_masks"]))
         if self.sources:
             self._distilled.append(batch.only(SOURCE_COLUMNS))
 
+    def show(self, trained: ColumnBatch) -> None:
+        """Look at what rows are trained on."""
+        masks = trained["loss_masks"]
+        for name in _SHOWN:
+            if name in trained:
+                column = trained[name]
+                means = column.values if column.offsets is None else row_means(column.values, masks, masks.values)
+                self._shown.setdefault(name, []).append(means)
+
     def metrics(self) -> dict[str, float]:
-        """`train/...` means over the optimizer steps (none when nothing was trained), `mismatch/...` and staleness."""
+        """`train/...` means over the optimizer steps (none when nothing was trained), `mismatch/...` and staleness.
+
+        `rollout/rewards` and others of `_SHOWN` are means over samples, of columns of tokens of each sample's mean over
+        tokens in the loss; samples without such tokens are left out.
+        """
         names = self.steps[0] if self.steps else ()
         metrics = {f"train/{name}": float(np.mean([step[name] for step in self.steps])) for name in names}
         metrics["perf/samples"] = float(self.rows)
+        for name, parts in self._shown.items():
+            values = np.concatenate(parts)
+            if np.isfinite(values).any():
+                metrics[f"rollout/{name}"] = float(np.nanmean(values))
         if self._policies:
             metrics |= mismatch(ColumnBatch.concat(self._policies))
         if self._distilled:

@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from relax_engine.observe.relax_names import RELAX
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -36,6 +38,20 @@ METRICS: tuple[Metric, ...] = (
     Metric("rollout/response_len/median", "tokens", "Median length of responses."),
     Metric("rollout/response_len/max", "tokens", "Longest response."),
     Metric("rollout/response_len/min", "tokens", "Shortest response."),
+    Metric("rollout/rewards", "", "Mean reward of trained samples as training gets it, after normalisation."),
+    Metric("rollout/advantages", "", "Mean over trained samples of each one's mean advantage of tokens in the loss."),
+    Metric("rollout/returns", "reward", "The same of returns, where the algorithm has them."),
+    Metric("rollout/values", "reward", "The same of a critic's values."),
+    Metric("rollout/log_probs", "nats", "The same of log-probs under the old policy, where they were computed again."),
+    Metric("rollout/ref_log_probs", "nats", "The same of log-probs under the reference."),
+    Metric("rollout/repetition_frac", "share", "Long responses that zlib makes a tenth of at their end.", "lower"),
+    Metric("rollout/prefix_cache_hit_rate", "share", "Prompt tokens that engines had in prefix caches.", "higher"),
+    Metric("rollout/avg_cached_tokens_per_sample", "tokens", "The same as a number for each sample."),
+    Metric("rollout/rloo/baseline_mean", "reward", "RLOO: mean of the leave-one-out baselines."),
+    Metric("rollout/rloo/adv_abs_mean", "reward", "RLOO: mean size of advantages."),
+    Metric("rollout/rloo/no_signal_frac", "share", "RLOO: tokens of samples whose advantage is 0.", "lower"),
+    Metric("rollout/rloo/empty_response_frac", "share", "RLOO: samples without a response token.", "lower"),
+    Metric("rollout/rloo/zero_adv_group_frac", "share", "RLOO: groups of which every advantage is 0.", "lower"),
     Metric("rollout/truncated_ratio", "share", "Responses that ended at the limit of length.", "lower"),
     Metric("rollout/stop_reason/{status}/count", "samples", "Samples whose generation ended this way."),
     Metric("rollout/stop_reason/{status}/ratio", "share", "The same as a share."),
@@ -43,7 +59,11 @@ METRICS: tuple[Metric, ...] = (
     Metric("rollout/zero_std/count_{reward}", "groups", "Those with this reward."),
     Metric("rollout/rollout_log_probs", "nats", "Mean log-prob of sampled tokens; its negative estimates entropy."),
     Metric("rollout/num_turn/mean", "turns", "Mean turns of conversations with an environment."),
+    Metric("rollout/num_turn/min", "turns", "Fewest turns of one."),
     Metric("rollout/num_turn/max", "turns", "Most turns of one."),
+    Metric("rollout/num_turn/p{percent}", "turns", "Percentile of them."),
+    Metric("rollout/image_count/mean", "images", "Mean images of a sample."),
+    Metric("rollout/image_count/max", "images", "Most images of one."),
     Metric("rollout/staleness/avg", "versions", "Mean lag of trained samples: version trained minus version sampled."),
     Metric("rollout/staleness/max", "versions", "Largest lag of a trained sample."),
     Metric("rollout/staleness/min", "versions", "Smallest lag of a trained sample."),
@@ -57,7 +77,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("eval/{dataset}", "reward", "Mean reward on held-out prompts; accuracy where rewards are 0 or 1.", "higher"),
     Metric("eval/{dataset}-pass@{k}", "share", "Prompts of which one of k samples has reward 1.", "higher"),
     Metric("eval/{dataset}-truncated_ratio", "share", "Evaluated responses that ended at the limit.", "lower"),
-    Metric("eval/{dataset}/response_len/mean", "tokens", "Mean length of evaluated responses."),
+    Metric("eval/{dataset}/response_len/{which}", "tokens", "Length of evaluated responses: mean, median, max, min."),
     Metric("train/loss", "", "Objective that the gradient is of."),
     Metric("train/pg_loss", "", "Policy-gradient part of the loss."),
     Metric("train/kl_loss", "nats", "KL to the reference in the loss, before its coefficient."),
@@ -67,6 +87,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("train/opd_loss", "nats", "Divergence from the teacher in the loss.", "lower"),
     Metric("train/pg_clipfrac", "share", "Trained tokens whose ratio was clipped."),
     Metric("train/ppo_kl", "nats", "Old minus current log-prob: how far the step moved from the old policy."),
+    Metric("train/ois", "", "Mean ratio of current to old probability."),
     Metric("train/ppo_kl_m2_before", "nats²", "Second moment of the log-ratio before M2PO's masking."),
     Metric("train/ppo_kl_m2_after", "nats²", "The same after it."),
     Metric("train/m2po_eps_low", "", "M2PO's lower clipping bound, found from the batch."),
@@ -82,6 +103,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("train/mismatch_k3_kl", "nats", "The k3 estimate of the same.", "lower"),
     Metric("train/train_rollout_logprob_abs_diff", "nats", "Mean distance of trainer and engine log-probs.", "lower"),
     Metric("train/train_rollout_logprob_abs_diff/max", "nats", "Largest distance of them.", "lower"),
+    Metric("train/train_rollout_prob_abs_diff", "", "Mean distance of their probabilities.", "lower"),
     Metric("train/rollout_logprob_gap", "nats", "Largest such distance under the weights that sampled.", "lower"),
     Metric("train/loss_tokens/sum", "tokens", "Tokens in the loss."),
     Metric("train/loss_weight", "", "Sum of token weights, scaled as the loss; 1 for a mean."),
@@ -114,6 +136,17 @@ METRICS: tuple[Metric, ...] = (
     Metric("perf/actor_train_time", "s", "Forward, backward and optimizer."),
     Metric("perf/actor_train_tok_per_s", "tokens/s", "Trained tokens, prompts included, over that time.", "higher"),
     Metric("perf/tokens_per_gpu_per_sec", "tokens/s", "Trained tokens over step time and all devices.", "higher"),
+    Metric("perf/longest_sample_tokens_per_sec", "tokens/s", "Longest response over the rollout's time.", "higher"),
+    Metric("perf/actor_train_tokens", "tokens", "Trained tokens, prompts included."),
+    Metric("perf/step_token_per_s", "tokens/s", "The same over the time of the step.", "higher"),
+    Metric("perf/step_resp_token_per_s", "tokens/s", "Trained response tokens over the time of the step.", "higher"),
+    Metric("perf/actor_train_tflops", "10^12/s", "Model operations of training, a second and device.", "higher"),
+    Metric("perf/log_probs_tflops", "10^12/s", "The same of passes for old log-probs in the actor.", "higher"),
+    Metric("perf/ref_log_probs_tflops", "10^12/s", "The same of passes for the reference's in the actor.", "higher"),
+    Metric("perf/device_peak_tflops", "10^12/s", "What a device can do at most, where that is known."),
+    Metric("perf/mfu/actor_train", "share", "Model FLOPs utilization of training.", "higher"),
+    Metric("perf/mfu/actor_infer", "share", "The same of passes for old log-probs.", "higher"),
+    Metric("perf/mfu/ref_infer", "share", "The same of passes for the reference's.", "higher"),
     Metric("perf/{phase}_time", "s", "Time of the step in which this phase of the actor was under way."),
     Metric("perf/samples", "samples", "Samples that were trained."),
     Metric("weight_sync/seconds", "s", "From the pause of the engines to the commit.", "lower"),
@@ -171,6 +204,27 @@ def render_markdown() -> str:
         "| --- | --- | --- | --- |",
     ]
     lines += [f"| `{metric.name}` | {metric.unit} | {metric.better} | {metric.meaning} |" for metric in METRICS]
+    lines += [
+        "",
+        "## Model FLOPs",
+        "",
+        "`perf/..._tflops` counts PaLM's `6 N + 12 L H Q T` operations a token (Chowdhery et al. 2022,",
+        "arXiv:2204.02311, appendix B), a third of that for a forward pass: `N` weights that a token is multiplied",
+        "with (of experts those it goes to, without the embedding), `L` layers, `H` heads of size `Q`, `T` the length",
+        "of the sample. What is computed again in the backward pass does not count, nor do vision and audio encoders.",
+        "`perf/mfu/...` is the share of the device's peak, from its data sheet (dense bfloat16, with `--bf16`) or",
+        "`--device-peak-tflops`; where neither says it there is none.",
+        "",
+        "## Names of Relax",
+        "",
+        "Every metric that Relax logs, and what has become of it here.",
+        "",
+        "| in Relax | here | |",
+        "| --- | --- | --- |",
+    ]
+    lines += [
+        f"| `{old.name}` | {', '.join(f'`{new}`' for new in old.here) or 'not there'} | {old.note} |" for old in RELAX
+    ]
     return "\n".join(lines) + "\n"
 
 

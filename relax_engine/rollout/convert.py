@@ -6,6 +6,7 @@ Rewards are normalised here, where whole groups are together; advantages come la
 from __future__ import annotations
 
 import math
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -16,6 +17,8 @@ from relax_engine.rollout.pool import RolloutError
 from relax_engine.rollout.reward_stage import RewardStage
 from relax_engine.stream.columns import ROUTED_EXPERTS, Column, ColumnBatch
 from relax_engine.types import Sample, SampleGroup, SampleStatus
+
+_LONG, _REPETITION = 10_000, 10
 
 
 def to_columns(
@@ -110,9 +113,10 @@ def rollout_metrics(groups: Sequence[SampleGroup], reward_key: str | None) -> di
         "rollout/response_len/max": float(lengths.max()),
         "rollout/response_len/min": float(lengths.min()),
         "rollout/truncated_ratio": float(np.mean([sample.status is SampleStatus.TRUNCATED for sample in samples])),
+        "rollout/repetition_frac": float(np.mean([repeats_itself(sample.response) for sample in samples])),
         "rollout/zero_std_ratio": float(np.mean(np.asarray(spread) == 0.0)),
     }
-    metrics |= _pass_rates(groups, reward_key) | _ends(samples)
+    metrics |= _pass_rates(groups, reward_key) | _ends(samples) | _cached(samples)
     alike = [group[0].get_reward_value(reward_key) for group, std in zip(groups, spread, strict=True) if std == 0.0]
     metrics |= {f"rollout/zero_std/count_{reward:g}": float(count) for reward, count in Counter(alike).items()}
     parts: dict[str, list[float]] = {}
@@ -153,5 +157,50 @@ def _ends(samples: Sequence[Sample]) -> dict[str, float]:
         }
     turns = [notes["turns"] for s in samples if (notes := s.metadata.get("environment")) and "turns" in notes]
     if turns:
-        metrics |= {"rollout/num_turn/mean": float(np.mean(turns)), "rollout/num_turn/max": float(max(turns))}
+        metrics |= {f"rollout/num_turn/{name}": float(of(turns)) for name, of in (("mean", np.mean), ("min", min))}
+        metrics["rollout/num_turn/max"] = float(max(turns))
+        metrics |= {f"rollout/num_turn/p{p}": float(np.percentile(turns, p)) for p in (50, 90, 95, 99)}
     return metrics
+
+
+def _cached(samples: Sequence[Sample]) -> dict[str, float]:
+    """What engines had in their prefix caches; nothing where requests were not the engine's own."""
+    sent, cached = (sum(getattr(s, name) for s in samples) for name in ("sent_tokens", "cached_tokens"))
+    if not sent:
+        return {}
+    return {
+        "rollout/prefix_cache_hit_rate": cached / sent,
+        "rollout/avg_cached_tokens_per_sample": cached / len(samples),
+    }
+
+
+def repeats_itself(text: str) -> bool:
+    """Whether a long response goes round in circles: zlib makes less than a tenth of its last 10,000 characters."""
+    if len(text) <= _LONG:
+        return False
+    end = text[-_LONG:].encode()
+    return len(end) > _REPETITION * len(zlib.compress(end, 9))
+
+
+def leave_one_out_metrics(groups: Sequence[SampleGroup], reward_key: str | None) -> dict[str, float]:
+    """`rollout/rloo/...`: what RLOO's baselines make of the rewards; penalties that come after them are left aside.
+
+    The baseline of a sample is the mean reward of its group's others (Ahmadian et al. 2024, arXiv:2402.14740). A token
+    has no signal where the advantage of its sample is 0.
+    """
+    advantages, tokens = [], []
+    for group in groups:
+        rewards = np.array([sample.get_reward_value(reward_key) for sample in group])
+        others = (rewards.sum() - rewards) / max(1, len(group) - 1)
+        advantages.append(rewards - others)
+        tokens.append(np.array([sample.effective_response_length for sample in group]))
+    flat, lengths = np.concatenate(advantages), np.concatenate(tokens)
+    still = np.abs(flat) < 1e-12
+    samples = [sample for group in groups for sample in group]
+    return {
+        "rollout/rloo/baseline_mean": float(np.mean([s.get_reward_value(reward_key) for s in samples])),
+        "rollout/rloo/adv_abs_mean": float(np.abs(flat).mean()),
+        "rollout/rloo/no_signal_frac": float(lengths[still].sum() / max(1, lengths.sum())),
+        "rollout/rloo/empty_response_frac": float(np.mean([s.response_length == 0 for s in samples])),
+        "rollout/rloo/zero_adv_group_frac": float(np.mean([bool((np.abs(a) < 1e-12).all()) for a in advantages])),
+    }

@@ -55,6 +55,9 @@ class EvaluationResult:
             prefix: self.mean_reward,
             f"{prefix}-truncated_ratio": self.truncated_ratio,
             f"{prefix}/response_len/mean": float(self.lengths.mean()),
+            f"{prefix}/response_len/median": float(np.median(self.lengths)),
+            f"{prefix}/response_len/max": float(self.lengths.max()),
+            f"{prefix}/response_len/min": float(self.lengths.min()),
         }
         size = self.rewards.shape[1]
         if size > 1:

@@ -135,6 +135,8 @@ class Generator:
                     f"{sample.response_length + len(output.output_ids)} tokens: "
                     f"{output.finish_reason.get('message', 'no reason given')}"
                 )
+            sample.sent_tokens += len(sample.tokens)
+            sample.cached_tokens += output.cached_tokens
             extend(sample, output, self.tokenizer)
 
     async def cut(self) -> None:

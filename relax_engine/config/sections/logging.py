@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from relax_engine.config.sections.base import Section, StrList, group
+from relax_engine.config.sections.base import Section, StrList, flag, group
 
 _BETWEEN_URLS = re.compile(r",\s*(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
 
@@ -56,6 +56,10 @@ class Logging(Section):
     otlp_endpoint: str | None = None
     """Send the spans of every step to this OpenTelemetry collector (`http://collector:4318`), over HTTP with protobuf;
     headers and certificates are those of `$OTEL_EXPORTER_OTLP_...`."""
+
+    device_peak_tflops: float | None = flag(None, gt=0, unit="10^12 operations/s")
+    """What one device of the actor can do at most, for `perf/mfu/...`. Default: of known accelerators what their data
+    sheets say of dense bfloat16, with `--bf16`; elsewhere there is no utilization."""
 
     use_metrics_service: bool = False
     """Serve the run's metrics at `/metrics` while it runs, and take metrics of one's own there."""

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from relax_engine.stream.columns import Column, ColumnBatch
+from relax_engine.stream.row_sums import row_means, row_sums
 from relax_engine.types import Sample
 
 TIMINGS = ("admitted", "started", "generated", "scored")
@@ -88,8 +89,8 @@ def samples_table(step: int, samples: Sequence[Sample], batch: ColumnBatch, plac
         "reward_parts": [_reward_parts(sample.reward) for sample in samples],
         "prompt_length": batch["tokens"].lengths - lengths,
         "response_length": lengths,
-        "trained_length": _sums(batch["loss_masks"].values, batch["loss_masks"]).astype(np.int32),
-        "mean_log_prob": _means(log_probs.values, log_probs),
+        "trained_length": row_sums(batch["loss_masks"].values, batch["loss_masks"]).astype(np.int32),
+        "mean_log_prob": row_means(log_probs.values, log_probs),
         "first_version": batch["first_version"].values,
         "last_version": batch["last_version"].values,
         "abort_count": [sample.abort_count for sample in samples],
@@ -123,7 +124,7 @@ def training_table(step: int, version: int, batch: ColumnBatch, began: float) ->
         "sample_index": batch["sample_indices"].values,
         "age": np.where(first < 0, 0, version - first).astype(np.int32),
         "trained": np.full(batch.num_rows, began),
-        "advantage": _means(batch["advantages"].values, masks, masks.values),
+        "advantage": row_means(batch["advantages"].values, masks, masks.values),
         "kl": empty,
         "log_prob_gap": empty,
         "advantages": _lists(batch["advantages"], pa.float32()),
@@ -132,7 +133,7 @@ def training_table(step: int, version: int, batch: ColumnBatch, began: float) ->
     }
     policy = sampled if current is None else current
     if policy is not None and reference is not None:
-        columns["kl"] = _means(policy.values - reference.values, masks, masks.values)
+        columns["kl"] = row_means(policy.values - reference.values, masks, masks.values)
     if current is not None and sampled is not None:
         columns["log_prob_gap"] = _largest(np.abs(current.values - sampled.values), masks)
     return pa.table(columns, schema=TRAINING)
@@ -146,21 +147,6 @@ def _offsets(column: Column) -> np.ndarray:
 def _lists(column: Column, value_type: pa.DataType) -> pa.Array:
     values = pa.array(np.ascontiguousarray(column.values), value_type)
     return pa.ListArray.from_arrays(pa.array(_offsets(column).astype(np.int32)), values)
-
-
-def _sums(values: np.ndarray, column: Column) -> np.ndarray:
-    total = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
-    offsets = _offsets(column)
-    return total[offsets[1:]] - total[offsets[:-1]]
-
-
-def _means(values: np.ndarray, column: Column, weights: np.ndarray | None = None) -> np.ndarray:
-    """Weighted mean of each row's values; NaN where the weights are all 0."""
-    weights = np.ones(len(values)) if weights is None else weights.astype(np.float64)
-    weighted = np.where(weights != 0, values * weights, 0.0)
-    with np.errstate(invalid="ignore"):
-        means: np.ndarray = _sums(weighted, column) / _sums(weights, column)
-    return means.astype(np.float32)
 
 
 def _largest(values: np.ndarray, column: Column) -> np.ndarray:

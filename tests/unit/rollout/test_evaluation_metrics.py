@@ -15,6 +15,9 @@ def test_pass_at_k_is_the_share_of_prompts_with_one_full_reward() -> None:
         "eval/a": 4.4 / 8,
         "eval/a-truncated_ratio": 0.25,
         "eval/a/response_len/mean": 3.0,
+        "eval/a/response_len/median": 3.0,
+        "eval/a/response_len/max": 4.0,
+        "eval/a/response_len/min": 2.0,
         "eval/a-pass@2": 0.5,
     }
 

@@ -7,7 +7,7 @@ import pytest
 
 from relax_engine.algorithms import registry
 from relax_engine.algorithms.settings import AlgorithmSettings
-from relax_engine.rollout.convert import rollout_metrics, to_columns
+from relax_engine.rollout.convert import leave_one_out_metrics, repeats_itself, rollout_metrics, to_columns
 from relax_engine.rollout.reward_stage import RewardStage
 from relax_engine.stream.columns import ColumnBatch
 from relax_engine.types import Sample, SampleStatus, WeightVersionSpan
@@ -124,6 +124,7 @@ def test_rollout_metrics() -> None:
         "rollout/response_len/max": 9.0,
         "rollout/response_len/min": 1.0,
         "rollout/truncated_ratio": 0.25,
+        "rollout/repetition_frac": 0.0,
         "rollout/zero_std_ratio": 0.5,
         "rollout/zero_std/count_1": 1.0,
         "rollout/passrate/pass@1": 0.75,
@@ -137,6 +138,47 @@ def test_rollout_metrics() -> None:
     }
     log_probs = [value for group in groups for sample in group for value in sample.rollout_log_probs or ()]
     assert metrics["rollout/rollout_log_probs"] == pytest.approx(sum(log_probs) / 14)
+
+
+def test_a_response_that_goes_round_in_circles_is_counted() -> None:
+    """Only long ones are looked at, and of them the last 10,000 characters."""
+    rng = np.random.default_rng(0)
+    noise = "".join(rng.choice(list("abcdefghijklmnopqrstuvwxyz "), 20_000))
+    texts = {"again " * 2000: True, "again " * 1600: False, noise: False, noise + "again " * 2000: True}
+    assert {text: repeats_itself(text) for text in texts} == texts
+
+
+def test_what_engines_had_cached() -> None:
+    asked = [sample(0, 0, 1.0), sample(0, 1, 0.0)]
+    for one, sent, cached in zip(asked, (30, 10), (25, 0), strict=True):
+        one.sent_tokens, one.cached_tokens = sent, cached
+    metrics = rollout_metrics([asked], None)
+    assert metrics["rollout/prefix_cache_hit_rate"] == 25 / 40
+    assert metrics["rollout/avg_cached_tokens_per_sample"] == 12.5
+
+
+def test_percentiles_of_turns() -> None:
+    played = [sample(0, i, 1.0) for i in range(5)]
+    for turns, one in enumerate(played, start=1):
+        one.metadata = {"environment": {"turns": turns}}
+    metrics = rollout_metrics([played], None)
+    found = {name: metrics[f"rollout/num_turn/{name}"] for name in ("min", "mean", "max", "p50", "p90")}
+    assert found == {"min": 1.0, "mean": 3.0, "max": 5.0, "p50": 3.0, "p90": pytest.approx(4.6)}
+
+
+def test_what_leave_one_out_baselines_make_of_rewards() -> None:
+    """Advantages 1, -1/2, -1/2 and three of 0; the empty one of the second group has no tokens without a signal."""
+    groups = [
+        [sample(0, 0, 1.0, response=4), sample(0, 1, 0.0), sample(0, 2, 0.0)],
+        [sample(1, 3, 1.0), sample(1, 4, 1.0), sample(1, 5, 1.0, response=0)],
+    ]
+    assert leave_one_out_metrics(groups, None) == {
+        "rollout/rloo/baseline_mean": pytest.approx(4 / 6),
+        "rollout/rloo/adv_abs_mean": pytest.approx(2 / 6),
+        "rollout/rloo/no_signal_frac": 4 / 12,
+        "rollout/rloo/empty_response_frac": pytest.approx(1 / 6),
+        "rollout/rloo/zero_adv_group_frac": 0.5,
+    }
 
 
 def test_pass_at_k_is_the_unbiased_estimate() -> None:
