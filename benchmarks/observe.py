@@ -23,6 +23,7 @@ import numpy as np
 
 from relax_engine.observe.journal import Journal
 from relax_engine.observe.metrics import MetricsLog
+from relax_engine.observe.rollouts.media import MediaStore
 from relax_engine.observe.rollouts.recorder import Recorder
 from relax_engine.observe.rollouts.tables import samples_table, training_table
 from relax_engine.observe.series import RunMetrics
@@ -87,6 +88,7 @@ def observe(run: Path, samples: int, steps: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
     made = [make_step(samples, step, rng) for step in range(steps)]
     recorders = [Recorder(run / "rollouts" / name) for name in ("samples", "training")]
+    media = MediaStore(run / "rollouts" / "media", 0)
     journal, log, follower = Journal(run), MetricsLog(run / "metrics.jsonl"), RunMetrics(run)
     metrics = {f"train/metric_{i}": i / 7 for i in range(METRICS)}
     phases = [("generate", 0, 1.0, 2.0)] * 20
@@ -94,8 +96,8 @@ def observe(run: Path, samples: int, steps: int) -> dict[str, float]:
     cpu, wall = time.process_time(), time.perf_counter()
     for step, (group, batch) in enumerate(made):
         started = time.perf_counter()
-        recorders[0].offer(samples, partial(samples_table, step, group, batch, 4.0))
-        recorders[1].offer(samples, partial(training_table, step, step, batch))
+        recorders[0].offer(samples, partial(samples_table, step, group, batch, 4.0, media))
+        recorders[1].offer(samples, partial(training_table, step, step, batch, 5.0))
         held.append(time.perf_counter() - started)
         log.write(step, metrics)
         journal.event({"kind": "phases", "role": "actor", "phases": phases})

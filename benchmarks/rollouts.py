@@ -28,12 +28,14 @@ SECONDS, MEGABYTES = 1.0, 500.0
 
 def write(run: Path, samples: int, per_step: int) -> dict[str, float]:
     """Record `samples` samples; seconds and bytes that it took."""
+    from relax_engine.observe.rollouts.media import MediaStore
     from relax_engine.observe.rollouts.parts import PartTable
     from relax_engine.observe.rollouts.tables import samples_table, training_table
     from relax_engine.stream.columns import Column, ColumnBatch
     from relax_engine.types import Sample, SampleStatus, WeightVersionSpan
 
     rng = np.random.default_rng(0)
+    media = MediaStore(run / "rollouts" / "media", 0)
     tables = {name: PartTable(run / "rollouts" / name) for name in ("samples", "training")}
     started, cpu = time.perf_counter(), time.process_time()
     for first in range(0, samples, PER_PART):
@@ -79,7 +81,7 @@ def write(run: Path, samples: int, per_step: int) -> dict[str, float]:
                 "ref_log_probs": Column(values - np.float32(0.02), offsets),
             }
         )
-        tables["samples"].append(samples_table(step, made, batch, step + 3.0))
+        tables["samples"].append(samples_table(step, made, batch, step + 3.0, media))
         tables["training"].append(training_table(step, step + 1, batch, began=step + 3.0))
     files = list(run.rglob("*.parquet"))
     return {

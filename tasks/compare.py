@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from flytekit import task
 
+from relax_engine.observe.plots import compared, plot_named, write_markdown
 from tasks import decks, html
 from tasks.executions import executed
 from tasks.settings import CACHE, EVERY_TASK, SHORT, SMALL
@@ -17,6 +17,8 @@ from tasks.types import ArtifactRef, Evaluation, TrainingOutcome, TrainingOverri
 _RESULTS = ("variant", "mode", "sampled before", "sampled after", "greedy after", "reward, last tenth", "mean lag")
 CURVES = "curves.json"
 """In a comparison's artifact: of each variant its label and the mean reward of each step."""
+_PLOTS = ("reward", "length", "throughput")
+"""Charts with a line for each variant."""
 _TIMES = ("variant", "seconds", "samples/s", "phases in sum")
 
 
@@ -35,9 +37,11 @@ def compare_runs(
     deterministic configuration; `times.json` has what a clock said. `report.html` and `report.md` show all.
     """
     with executed("compare_runs"), work_directory("compare", outcomes=outcomes, evaluations=evaluations) as work:
-        results, times, curves = [], [], []
+        results, times, curves, runs = [], [], [], {}
         for variant, outcome, after in zip(variants, outcomes, evaluations, strict=True):
-            run = json.loads((fetch(outcome.run) / "result.json").read_text())
+            record = fetch(outcome.run)
+            runs[variant.label] = record
+            run = json.loads((record / "result.json").read_text())
             curve = run["reward_curve"]
             lags = {int(lag): count for lag, count in run["staleness_histogram"].items()}
             trained = sum(lags.values())
@@ -51,19 +55,18 @@ def compare_runs(
             curves.append((variant.label, curve))
         parents = [outcome.run for outcome in outcomes] + [evaluation.artifact for evaluation in evaluations]
         tables = [html.table(list(rows[0]), [list(row.values()) for row in rows]) for rows in (results, times)]
-        document = decks.show(title, *tables, *reward_charts(curves), html.lineage(None, parents))
+        pictures = {name: (plot_named(name).title, compared(runs, plot_named(name))) for name in _PLOTS}
+        figures = [html.figure(*picture) for picture in pictures.values()]
+        document = decks.show(title, *tables, *figures, html.lineage(None, parents))
         (work / "report.html").write_text(document, encoding="utf-8")
-        (work / "report.md").write_text(f"# {title}\n\n{_markdown(results)}\n{_markdown(times)}", encoding="utf-8")
+        shown = write_markdown(work, pictures)
+        text = f"# {title}\n\n{_markdown(results)}\n{_markdown(times)}\n{shown}"
+        (work / "report.md").write_text(text, encoding="utf-8")
         (work / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
         (work / CURVES).write_text(json.dumps(curves), encoding="utf-8")
         (work / "times.json").write_text(json.dumps(times, indent=1), encoding="utf-8")
         metrics = {"best": max(evaluation.sampled for evaluation in evaluations)}
         return publish(work, kind="evaluation", name=f"{pipeline}-comparison", parents=parents, metrics=metrics)
-
-
-def reward_charts(curves: Sequence[tuple[str, Sequence[float]]]) -> list[str]:
-    """One chart for each variant."""
-    return [html.line_chart(f"mean reward by step: {label}", curve) for label, curve in curves]
 
 
 def _markdown(rows: list[dict[str, Any]]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flytekit import task
 
+from relax_engine.utils.svg import line_chart
 from tasks import decks, html
 from tasks.evaluate import SCORES
 from tasks.executions import executed
@@ -125,5 +126,6 @@ def _report(facts: dict[str, Any]) -> list[str]:
             ("greedy", facts["greedy_accuracy_before"], facts["greedy_accuracy_after"]),
         ],
     )
+    title = "mean reward by step"
     verdict = html.text(("promoted: " if facts["promoted"] else "not promoted: ") + facts["reason"])
-    return [accuracy, verdict, html.line_chart("mean reward by step", facts["reward_curve"])]
+    return [accuracy, verdict, html.figure(title, line_chart(title, {"reward": facts["reward_curve"]}))]

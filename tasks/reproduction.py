@@ -11,8 +11,8 @@ from typing import Any
 from flytekit import task
 
 from relax_engine.errors import ConfigError
+from relax_engine.observe.plots import plot_named
 from tasks import decks, html
-from tasks.compare import CURVES, reward_charts
 from tasks.executions import executed
 from tasks.settings import CACHE, EVERY_TASK, SHORT, SMALL
 from tasks.store import fetch, publish, work_directory
@@ -63,13 +63,16 @@ def paper_report(comparison: ArtifactRef, pipeline: str) -> ArtifactRef:
         header = ("claim", "published", "here", "note")
         table = [tuple(claim.values()) for claim in claims]
         runs = html.table(list(results[0]), [list(row.values()) for row in results])
-        charts = reward_charts(json.loads((source / CURVES).read_text()))
-        parts = [html.table(header, table), runs, *charts, html.lineage(None, [comparison])]
+        pictures = {path.stem: path.read_text(encoding="utf-8") for path in sorted(source.glob("*.svg"))}
+        figures = [html.figure(plot_named(name).title, picture) for name, picture in pictures.items()]
+        parts = [html.table(header, table), runs, *figures, html.lineage(None, [comparison])]
         document = decks.show(f"Report of {pipeline}", *parts)
         (work / "report.html").write_text(document, encoding="utf-8")
         (work / "claims.json").write_text(json.dumps(claims, indent=1), encoding="utf-8")
         lines = [" | ".join(map(_cell, row)) for row in [header, ("---",) * len(header), *table]]
         runs_text = (source / "report.md").read_text()
+        for name, picture in pictures.items():
+            (work / f"{name}.svg").write_text(picture, encoding="utf-8")
         text = "\n".join(f"| {line} |" for line in lines)
         (work / "report.md").write_text(f"# Report of {pipeline}\n\n{text}\n\n{runs_text}", encoding="utf-8")
         return publish(work, kind="evaluation", name=f"{pipeline}-report", parents=[comparison])

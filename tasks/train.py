@@ -13,11 +13,10 @@ from tasks import decks, html
 from tasks.configs import DUMPS, training_config
 from tasks.content import ConfigFile, config_key
 from tasks.executions import executed
+from tasks.run_report import deck, markdown
 from tasks.settings import TRAINING
 from tasks.store import fetch, publish, published_before, work_directory
 from tasks.types import ArtifactRef, TrainingOutcome, TrainingOverrides
-
-_GROUPS_SHOWN = 5
 
 if TYPE_CHECKING:
     from relax_engine.config import RunConfig
@@ -65,7 +64,7 @@ def train(
         )
         result = run_training(run_config)
         parents = [dataset, checkpoint]
-        document = decks.show(f"Training of {pipeline}", *_report(result, run_config), html.lineage(None, parents))
+        document = decks.show(f"Training of {pipeline}", *deck(result, run_config), html.lineage(None, parents))
         record = _record(work, result, run_config, document)
         digest = run_config.digest()
         metrics = {"steps": result.steps, "reward": result.reward_curve[-1], "wall_seconds": result.wall_seconds}
@@ -95,6 +94,7 @@ def _record(work: Path, result: RunResult, config: RunConfig, document: str) -> 
     shutil.rmtree(record, ignore_errors=True)
     record.mkdir()
     (record / "report.html").write_text(document, encoding="utf-8")
+    (record / "report.md").write_text(markdown(result, config, record), encoding="utf-8")
     (record / "result.json").write_text(json.dumps({**result.to_dict(), "mode": config.mode}, indent=2))
     (record / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
     for pattern in ("*.json*", "*.parquet"):
@@ -105,39 +105,3 @@ def _record(work: Path, result: RunResult, config: RunConfig, document: str) -> 
     if config.flat.dump_details is not None:
         shutil.copytree(config.flat.dump_details, record / DUMPS)
     return record
-
-
-def _report(result: RunResult, config: RunConfig) -> list[str]:
-    figures = {
-        "mode": config.mode,
-        "steps": result.steps,
-        "steps of this attempt": result.new_steps,
-        "seconds of this attempt": result.wall_seconds,
-        "largest log-prob difference between engine and trainer": result.logprob_max_abs_diff,
-    }
-    staleness = html.table(("lag in weight versions", "samples trained"), result.staleness_histogram.items())
-    return [
-        html.figures(figures),
-        html.line_chart("mean reward by step", result.reward_curve),
-        html.line_chart("loss by step", result.losses, low=min([*result.losses, 0.0])),
-        html.section("Staleness", staleness),
-        html.section("Where the time went", html.table(("phase", "seconds"), result.phase_seconds.items())),
-        html.section("Last step", html.table(("metric", "value"), sorted(result.metrics.items()))),
-        *_samples(config),
-    ]
-
-
-def _samples(config: RunConfig) -> list[str]:
-    """Two samples of each of the last rollout's first groups; none unless rollouts are dumped."""
-    template = config.flat.save_debug_rollout_data
-    if template is None:
-        return []
-    from relax_engine.observe.bundle import read_samples, recorded_rollouts
-
-    recorded = recorded_rollouts(template)
-    if not recorded:
-        return []
-    shown = [sample for group in read_samples(template, recorded[-1])[:_GROUPS_SHOWN] for sample in group[:2]]
-    rows = [(sample.prompt, sample.response, sample.label, sample.reward) for sample in shown]
-    table = html.table(("prompt", "response", "label", "reward"), rows)
-    return [html.section(f"Samples of rollout {recorded[-1]}", table)]

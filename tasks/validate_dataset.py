@@ -65,6 +65,8 @@ def _report(report: ValidationReport) -> list[str]:
         parts.append(html.section(finding.rule, html.text(finding.reason, "bad"), rows))
     stats = report.stats
     if stats:
+        from data_prep.plots import plots
+
         lengths = {key: value for key, value in stats.items() if key in ("prompt_tokens", "label_characters")}
         spread = [(key.replace("_", " "), *value.values()) for key, value in lengths.items()]
         parts.append(
@@ -72,6 +74,7 @@ def _report(report: ValidationReport) -> list[str]:
                 f"{report.rows} rows",
                 html.table(("length", "min", "median", "95 %", "max", "mean"), spread),
                 html.table(("source", "rows"), stats["sources"].items()),
+                *(html.figure(title, picture) for title, picture in plots(report).items()),
             )
         )
     return parts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flytekit import task
 
+from relax_engine.utils.svg import line_chart
 from tasks import decks, html
 from tasks.configs import supervised_config
 from tasks.content import ConfigFile, config_key
@@ -53,7 +54,7 @@ def warm_start(
         decks.show(
             f"Warm start of {name}",
             html.figures({"steps": result.steps, "last loss": result.losses[-1], "seconds": result.wall_seconds}),
-            html.line_chart("loss by step", result.losses),
+            html.figure("loss by step", line_chart("loss by step", {"loss": result.losses})),
             html.lineage(artifact, [model, dataset]),
         )
         return artifact

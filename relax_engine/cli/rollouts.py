@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from relax_engine.observe.rollouts.media import DIRECTORY as MEDIA
+
 if TYPE_CHECKING:
     from relax_engine.observe.rollouts.query import Rollouts
 
@@ -89,8 +91,11 @@ def _print_sample(sample: Mapping[str, Any], options: argparse.Namespace) -> Non
         return
     lists = ("tokens", "loss_mask", "log_probs", "advantages", "train_log_probs", "ref_log_probs")
     for name, value in sample.items():
-        if name not in (*lists, "prompt", "response") and value is not None:
+        if name not in (*lists, "prompt", "response", "media") and value is not None:
             print(f"{name}: {value:.6g}" if isinstance(value, float) else f"{name}: {value}")
+    for medium in sample["media"]:
+        files = ", ".join(str(options.run / "rollouts" / MEDIA / file) for file in medium["files"]) or "not kept"
+        print(f"{medium['kind']}: {files} (from {_printable(medium['source'])})")
     print(f"\n-- prompt\n{_printable(sample['prompt'])}\n\n-- response\n{_printable(sample['response'])}\n")
     print(f"{'token':>8} {'mask':>4} {'log-prob':>9} {'trained':>9} {'advantage':>9}")
     start = sample["prompt_length"]

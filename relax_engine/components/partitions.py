@@ -17,6 +17,7 @@ from relax_engine.components.mode import rows_per_part
 from relax_engine.config import RunConfig
 from relax_engine.multimodal.model import family_of
 from relax_engine.observe.bundle import write_samples
+from relax_engine.observe.rollouts.media import MediaStore
 from relax_engine.observe.rollouts.recorder import Recorder
 from relax_engine.observe.rollouts.tables import samples_table
 from relax_engine.rollout.agents.rollout import AgentRollout
@@ -51,12 +52,14 @@ class PartitionWriter:
         hooks: RolloutHooks,
         hand_over: Callable[[], Awaitable[None]],
         recorder: Recorder | None,
+        media: MediaStore,
         agents: AgentRollout | None = None,
     ) -> None:
+        """`media` keeps the images and audio of what the `recorder` records."""
         self.args = config.flat
         self.stream, self.flow, self.prompts, self.hooks = stream, flow, prompts, hooks
         self.hand_over = hand_over
-        self.recorder, self.agents = recorder, agents
+        self.recorder, self.media, self.agents = recorder, media, agents
         self._at_once = config.mode == "colocate"
         self.rewards = RewardStage.from_config(self.args)
         self.teacher = partial(teacher_indices, args=self.args) if self.args.opd_teacher_routes else None
@@ -103,7 +106,7 @@ class PartitionWriter:
         await self.stream.aput(f"train_{rollout_id}", batch, deadline_s=self.args.wait_timeout)
         if self.recorder is not None:
             samples = [sample for group in groups for sample in group]
-            make = partial(samples_table, rollout_id, samples, batch, time.time())
+            make = partial(samples_table, rollout_id, samples, batch, time.time(), self.media)
             self.recorder.offer(len(samples), make)
 
     def _metrics(self, rollout_id: int, groups: list[SampleGroup], seconds: float) -> dict[str, float]:
@@ -126,5 +129,6 @@ class PartitionWriter:
         metrics["perf/longest_sample_tokens_per_sec"] = longest / max(seconds, 1e-9)
         if self.recorder is not None:
             metrics["observe/rollouts_dropped"] = float(self.recorder.dropped)
+            metrics["observe/media_left_out"] = float(self.media.left_out)
         metrics["perf/rollout_tokens_per_second"] = tokens / max(seconds, 1e-9)
         return metrics | extra

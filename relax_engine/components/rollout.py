@@ -22,6 +22,8 @@ from relax_engine.config.roles import generates_ahead
 from relax_engine.core.address import api_address
 from relax_engine.elastic.api import Elasticity
 from relax_engine.elastic.failures import StartingError
+from relax_engine.observe.rollouts.media import DIRECTORY as MEDIA
+from relax_engine.observe.rollouts.media import MediaStore
 from relax_engine.observe.rollouts.recorder import Recorder
 from relax_engine.rewards.executor import RewardExecutor
 from relax_engine.rewards.settings import RewardSettings
@@ -83,6 +85,7 @@ class Rollout(Role):
             self.hooks,
             self._hand_over,
             self._make_recorder(),
+            MediaStore(Path(self.context.run_dir, "rollouts", MEDIA), self.args.record_media_mb * 1_000_000),
             self.agents,
         )
         self.evaluator = Evaluator(self, self.pool, self.rewards, self.tokenizer, self.hooks)

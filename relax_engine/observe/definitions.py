@@ -173,6 +173,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("stream/group_budget", "groups", "Admission slots in all."),
     Metric("stream/weight_version", "version", "Version that the gate counts from."),
     Metric("observe/rollouts_dropped", "samples", "Samples that the recorder was too busy to take.", "lower"),
+    Metric("observe/media_left_out", "files", "Images, audio and frames that there was no room to record."),
     Metric("observe/training_dropped", "samples", "Rows of training that it did not take.", "lower"),
 )
 

@@ -1,5 +1,7 @@
 """A run directory that looks as a run leaves it, written by the run's own parts, and a dashboard over it."""
 
+import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -11,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from examples.tiny_math.make_model import build_tokenizer
 from relax_engine.lineage import ArtifactStore
 from relax_engine.observe.journal import Journal
 from relax_engine.observe.metrics import MetricsLog
+from relax_engine.observe.rollouts.media import MediaStore
 from relax_engine.observe.rollouts.parts import PartTable
 from relax_engine.observe.rollouts.tables import samples_table, training_table
 from relax_engine.stream.columns import Column, ColumnBatch
@@ -26,6 +29,12 @@ TOKENIZER = build_tokenizer()
 HOSTILE = "<script>window.hacked = true</script><img src=x onerror='window.hacked = true'> & <b>bold</b>"
 TOKEN = "the-right-token"
 STEPS, PER_STEP = 40, 16
+WITH_MEDIA = 50
+"""Index of the sample that carries a picture of 12 by 9 pixels and a second of sound."""
+SEEN_AND_HEARD = {
+    "image": [np.arange(12 * 9 * 3, dtype=np.uint16).astype(np.uint8).reshape(9, 12, 3), "https://example.org/no.png"],
+    "audio": [(np.sin(np.arange(8000) / 5).astype(np.float32), 8000)],
+}
 
 
 @dataclass
@@ -35,6 +44,7 @@ class Recorded:
     directory: Path
     metrics: MetricsLog
     journal: Journal
+    media: MediaStore
     step: int = 0
 
     def add_step(self) -> None:
@@ -43,7 +53,7 @@ class Recorded:
         rng = np.random.default_rng(step)
         samples, batch = _samples(step, rng)
         for name, table in (
-            ("samples", samples_table(step, samples, batch, placed=1e9 + step + 1.0)),
+            ("samples", samples_table(step, samples, batch, 1e9 + step + 1.0, self.media)),
             ("training", training_table(step, step + 1, batch, began=1e9 + step + 0.7)),
         ):
             PartTable(self.directory / "rollouts" / name).append(table)
@@ -109,8 +119,10 @@ def _samples(step: int, rng: np.random.Generator) -> tuple[list[Sample], ColumnB
             response_length=int(length),
             reward={"score": float(reward), "format": 1.0},
             label="42",
+            multimodal_inputs=SEEN_AND_HEARD if i == WITH_MEDIA else None,
             weight_versions=[WeightVersionSpan(step, 0, int(length))],
             status=SampleStatus.TRUNCATED if length > 18 else SampleStatus.COMPLETED,
+            engine=f"http://127.0.0.1:3100{i % 2}",
             timings={"started": 1e9 + step, "generated": 1e9 + step + 0.6, "scored": 1e9 + step + 0.7},
         )
         for i, text, length, reward in zip(index, texts, lengths, rewards, strict=True)
@@ -142,7 +154,8 @@ def record(directory: Path, **config: Any) -> Recorded:
     directory.mkdir(parents=True)
     values = {"experiment_name": directory.name, "advantage_estimator": "grpo", "lr": 1e-6, "seed": 4, **config}
     (directory / "config.yaml").write_text("".join(f"{name}: {value}\n" for name, value in values.items()))
-    return Recorded(directory, MetricsLog(directory / "metrics.jsonl"), Journal(directory))
+    media = MediaStore(directory / "rollouts" / "media", 10**6)
+    return Recorded(directory, MetricsLog(directory / "metrics.jsonl"), Journal(directory), media)
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +169,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             run.add_step()
         gone = {"kind": "engine_quarantined", "role": "rollout", "engine": "http://127.0.0.1:31001"}
         run.journal.event({**gone, "reason": HOSTILE})
+        away = {"step": 0, "time": 1e9 + 9, "kind": "gap", "start": 1e9 + 5, "end": 1e9 + 9, "reason": "no service"}
+        (run.directory / "metrics_service.jsonl").write_text(json.dumps(away) + "\n")
         run.journal.state({"status": "finished", "num_steps": STEPS})
     store = ArtifactStore.open(str(root / "store"))
     (root / "files").mkdir()
@@ -169,21 +184,29 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def address(root: Path) -> Iterator[str]:
-    """Of a dashboard, as `relax ui` starts it; ends with its `/#token=...` left out."""
+@contextlib.contextmanager
+def serving(root: Path, port: int = 0) -> Iterator[str]:
+    """The address of a dashboard, as `relax ui` starts it, without its `#token=...`."""
     token = root / "token"
     token.write_text(TOKEN)
     command = [Path(sys.executable).parent / "relax", "ui", root / "runs", "--store", root / "store"]
     process = subprocess.Popen(
-        [*command, "--port", "0", "--token-file", token], stdout=subprocess.PIPE, text=True, env=os.environ
+        [*command, "--port", str(port), "--token-file", token], stdout=subprocess.PIPE, text=True, env=os.environ
     )
     assert process.stdout is not None
-    printed = process.stdout.readline().strip()
-    assert printed.endswith(f"#token={TOKEN}"), printed
-    yield printed.partition("#")[0]
-    process.terminate()
-    process.wait(20)
+    try:
+        printed = process.stdout.readline().strip()
+        assert printed.endswith(f"#token={TOKEN}"), printed
+        yield printed.partition("#")[0]
+    finally:
+        process.kill()
+        process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def address(root: Path) -> Iterator[str]:
+    with serving(root) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -214,11 +237,13 @@ def watched(browser: Browser, address: str) -> Iterator[Watched]:
     page.on("pageerror", lambda error: seen.errors.append(str(error)))
     page.on("console", lambda message: seen.errors.append(message.text) if message.type == "error" else None)
     page.goto(f"{address}#token={TOKEN}")
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     page.get_by_label("Run", exact=True).select_option("first")
+    expect(page).to_have_title("Overview – first")  # which a page gets when it is drawn
     yield seen
     context.close()
     assert seen.errors == []
-    assert [url for url in seen.requests if not url.startswith((address, "data:"))] == []
+    assert [url for url in seen.requests if not url.startswith((address, f"blob:{address}", "data:"))] == []
 
 
 def keep_screenshot(page: Page, name: str) -> None:

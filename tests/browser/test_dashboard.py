@@ -4,9 +4,10 @@ import re
 import urllib.error
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
-from conftest import HOSTILE, PER_STEP, STEPS, TOKEN, Watched, keep_screenshot, record
+from conftest import HOSTILE, PER_STEP, STEPS, TOKEN, WITH_MEDIA, Watched, keep_screenshot, record, serving
 from playwright.sync_api import Browser, Route, expect
 
 pytestmark = pytest.mark.browser
@@ -14,11 +15,13 @@ pytestmark = pytest.mark.browser
 
 def test_a_finished_run(watched: Watched) -> None:
     page = watched.page
-    expect(page.get_by_role("status")).to_have_text(f"finished, step {STEPS - 1}")
+    expect(page.get_by_role("status", name="State")).to_have_text(f"finished, step {STEPS - 1}")
     expect(page.get_by_role("img", name=re.compile(r"^Reward: .* 0\.\d+ at step 39"))).to_be_visible()
     expect(page.get_by_role("img", name="Trained samples by lag in weight versions: 0: 160, 1: 480")).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("What each role did"))).to_be_visible()
     expect(page.get_by_role("table", name="Events")).to_contain_text("engine quarantined")
+    gap = page.get_by_role("table", name="Events").get_by_role("row", name="metrics service")
+    expect(gap).to_contain_text("seconds: 4, reason: no service")
     keep_screenshot(page, "dashboard")
 
 
@@ -28,14 +31,45 @@ def test_a_live_run_is_followed(watched: Watched, root: Path) -> None:
     run.add_step()
     page.reload()
     page.get_by_label("Run", exact=True).select_option("live")
-    expect(page.get_by_role("status")).to_have_text("running, step 0")
+    expect(page.get_by_role("status", name="State")).to_have_text("running, step 0")
     expect(page.get_by_role("table", name="Engines")).to_contain_text("http://127.0.0.1:31000")
     for _ in range(4):
         run.add_step()
-    expect(page.get_by_role("status")).to_have_text("running, step 4")
+    expect(page.get_by_role("status", name="State")).to_have_text("running, step 4")
     expect(page.get_by_role("img", name=re.compile("at step 4")).first).to_be_visible()
     run.journal.state({"status": "finished"})
-    expect(page.get_by_role("status")).to_have_text("finished, step 4")
+    expect(page.get_by_role("status", name="State")).to_have_text("finished, step 4")
+
+
+def test_a_server_that_dies_is_asked_until_it_is_back_and_the_gap_is_marked(browser: Browser, root: Path) -> None:
+    run = record(root / "runs" / "interrupted")
+    run.add_step()
+    page = browser.new_page()
+    with serving(root) as address:
+        page.goto(f"{address}#token={TOKEN}")
+        page.goto(f"{address}#/?run=interrupted")
+        expect(page.get_by_role("status", name="State")).to_have_text("running, step 0")
+    expect(page.get_by_role("status", name="State")).to_contain_text("no answer since")
+    run.add_step()
+    with serving(root, urlsplit(address).port or 0):
+        expect(page.get_by_role("status", name="State")).to_have_text("running, step 1")
+        notes = page.get_by_role("status", name="Notes")
+        expect(notes).to_contain_text(re.compile(r"did not answer from \d\d:\d\d:\d\d to"))
+        expect(page.get_by_role("img", name=re.compile("^Reward: .* at step 1"))).to_be_visible()
+        notes.get_by_role("button", name="Dismiss").click()
+        expect(notes).to_be_empty()
+    page.close()
+
+
+def test_the_address_keeps_the_run(watched: Watched) -> None:
+    page = watched.page
+    page.goto(page.url.partition("#")[0] + "#/config?run=second")
+    expect(page).to_have_title("Configuration – second")
+    page.reload()
+    expect(page).to_have_title("Configuration – second")
+    expect(page.get_by_label("Run", exact=True)).to_have_value("second")
+    page.get_by_role("link", name="Overview").click()
+    expect(page).to_have_title("Overview – second")
 
 
 def test_samples_are_filtered_and_opened(watched: Watched) -> None:
@@ -56,6 +90,22 @@ def test_samples_are_filtered_and_opened(watched: Watched) -> None:
     expect(page.locator("#tokens .masked")).to_have_count(1)
     expect(page.get_by_role("table", name="Samples of the same prompt").get_by_role("row")).to_have_count(5)
     keep_screenshot(page, "sample")
+
+
+def test_images_are_seen_and_audio_plays(watched: Watched) -> None:
+    page = watched.page
+    page.goto(page.url.partition("#")[0] + f"#/sample?step={WITH_MEDIA // PER_STEP}&index={WITH_MEDIA}")
+    image = page.get_by_role("img", name="image 1 of the prompt")
+    expect(image).to_be_visible()
+    expect(image).to_have_js_property("naturalWidth", 12)
+    expect(image).to_have_js_property("naturalHeight", 9)
+    expect(page.get_by_text("image 2 was not kept: https://example.org/no.png")).to_be_visible()
+    audio = page.get_by_label("audio 1 of the prompt")
+    expect(audio).to_have_js_property("duration", 1)
+    expect(audio).to_have_js_property("error", None)
+    asked = [url for url in watched.requests if "api/media" in url]
+    assert len(asked) == 2
+    assert not any("token" in url for url in asked)
 
 
 def test_what_a_model_wrote_is_never_markup(watched: Watched) -> None:
@@ -171,6 +221,7 @@ def test_a_wrong_token_sees_nothing(browser: Browser, address: str) -> None:
         "api/overview?run=first",
         "api/rollouts?run=first",
         "api/lineage?ref=math-model",
+        "api/media?run=first&file=0.png",
         "metrics",
         "openapi.json",
     ],

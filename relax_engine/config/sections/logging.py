@@ -35,6 +35,9 @@ class Logging(Section):
     record_rollouts: bool = True
     """Keep every sample in `rollouts` in `--run-dir`, for `relax rollouts` and `relax ui`."""
 
+    record_media_mb: int = flag(1000, ge=0, unit="MB")
+    """Images, audio and video frames of samples that `rollouts` may hold; of further ones it says where they were."""
+
     use_tensorboard: bool = False
     """Write TensorBoard events into `tensorboard` in `--run-dir`."""
 

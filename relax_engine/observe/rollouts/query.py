@@ -123,7 +123,7 @@ class Rollouts:
         return int(self._rows(sql, chosen.parameters)[0]["n"])
 
     def sample(self, step: int, sample_index: int) -> dict[str, Any]:
-        """Everything about one sample, with what training made of it.
+        """Everything about one sample, with what training made of it; `media` as `MediaStore.describe` gives it.
 
         Raises:
             QueryError: it was not recorded.
@@ -137,6 +137,7 @@ class Rollouts:
             raise QueryError(f"{self.directory} has no sample {sample_index} of step {step}")
         sample = {name: _plain(value) for name, value in found[0].items()}
         sample["spans"] = json.loads(sample["spans"])
+        sample["media"] = json.loads(sample["media"] or "[]")
         return sample
 
     def group(self, step: int, group_index: int) -> list[dict[str, Any]]:

@@ -6,15 +6,19 @@ What lives here: Arrow schemas and conversions, without copies where the columns
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from relax_engine.observe.rollouts.media import MediaStore
 from relax_engine.stream.columns import Column, ColumnBatch
 from relax_engine.stream.row_sums import row_means, row_sums
 from relax_engine.types import Sample
+
+_MEDIA_TEXT = re.compile(r"(data:[\w.+-]+/[\w.+-]+;base64,)[A-Za-z0-9+/=]{64,}")
 
 TIMINGS = ("admitted", "started", "generated", "scored")
 """Of a sample's `timings`, in the order in which they come."""
@@ -55,7 +59,7 @@ SAMPLES = pa.schema(
 )
 """Times are seconds since the epoch; `spans` lists `[version, start, end]` of response tokens; lists of log-probs and
 masks have one entry a response token, `tokens` also the prompt's. Prompts that are conversations, metadata and media
-are JSON."""
+(`MediaStore.describe`) are JSON."""
 
 TRAINING = pa.schema(
     [
@@ -76,8 +80,13 @@ mean over trained tokens, `kl` that of log-prob minus reference log-prob, `log_p
 trainer's and engine's. Null where the run computes none."""
 
 
-def samples_table(step: int, samples: Sequence[Sample], batch: ColumnBatch, placed: float) -> pa.Table:
-    """Rows of `samples`, for samples that `to_columns` made `batch` of, written to the stream at `placed`."""
+def samples_table(
+    step: int, samples: Sequence[Sample], batch: ColumnBatch, placed: float, media: MediaStore
+) -> pa.Table:
+    """Rows of `samples`, for samples that `to_columns` made `batch` of, written to the stream at `placed`.
+
+    `media` keeps what images and audio they carry.
+    """
     log_probs, lengths = batch["rollout_log_probs"], batch["response_lengths"].values
     columns: dict[str, Any] = {
         "step": np.full(len(samples), step, np.int32),
@@ -99,10 +108,10 @@ def samples_table(step: int, samples: Sequence[Sample], batch: ColumnBatch, plac
         "placed": np.full(len(samples), placed),
         "environment_seconds": [sample.non_generation_time for sample in samples],
         "label": [None if sample.label is None else str(sample.label) for sample in samples],
-        "prompt": _texts([sample.prompt for sample in samples]),
+        "prompt": [_without_media(text) for text in _texts([sample.prompt for sample in samples])],
         "response": [sample.response for sample in samples],
         "metadata": _texts([sample.metadata or None for sample in samples]),
-        "media": _texts([_references(sample.multimodal_inputs) for sample in samples]),
+        "media": _texts([media.describe(sample.multimodal_inputs) for sample in samples]),
         "spans": [json.dumps([(s.version, s.start, s.end) for s in sample.weight_versions]) for sample in samples],
         "tokens": _lists(batch["tokens"], pa.int32()),
         "loss_mask": _lists(batch["loss_masks"], pa.uint8()),
@@ -172,20 +181,12 @@ def _texts(values: Sequence[Any]) -> list[str | None]:
     return texts
 
 
+def _without_media(text: str | None) -> str | None:
+    """A prompt without the images and audio that are written into it; the column `media` has them."""
+    return text if text is None or ";base64," not in text else _MEDIA_TEXT.sub(r"\1…", text)
+
+
 def _reward_parts(reward: Any) -> list[tuple[str, float]] | None:
     if not isinstance(reward, dict):
         return None
     return [(str(key), float(value)) for key, value in reward.items() if isinstance(value, bool | int | float)]
-
-
-def _references(media: dict[str, Any] | None) -> Any:
-    """Paths and URLs of media; of what is in memory, its type alone."""
-    if not media:
-        return None
-
-    def reference(value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            return [reference(one) for one in value]
-        return value if isinstance(value, str) and len(value) < 4096 else type(value).__name__
-
-    return {name: reference(value) for name, value in media.items()}

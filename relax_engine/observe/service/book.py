@@ -77,7 +77,7 @@ class MetricsBook:
 
     def gaps(self) -> list[dict[str, Any]]:
         """Gaps, oldest first."""
-        return [record for record in self._read_service() if record["kind"] == "gap"]
+        return read_gaps(self._service.parent)
 
     def _note(self, record: Mapping[str, Any]) -> None:
         with self._service.open("a") as file:
@@ -85,6 +85,12 @@ class MetricsBook:
 
     def _read_service(self) -> list[dict[str, Any]]:
         return read_metrics(self._service) if self._service.exists() else []
+
+
+def read_gaps(run_dir: Path) -> list[dict[str, Any]]:
+    """Gaps in what was posted to the service of a run, oldest first; none where it had no service."""
+    path = run_dir / SERVICE
+    return [record for record in read_metrics(path) if record["kind"] == "gap"] if path.exists() else []
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
 from pydantic import SecretStr
 
@@ -19,13 +19,16 @@ from relax_engine.observe.definitions import METRICS
 from relax_engine.observe.events import EVENTS, read_events
 from relax_engine.observe.journal import read_phases, read_state
 from relax_engine.observe.rollouts.filters import FIELDS, TEXTS, QueryError
+from relax_engine.observe.rollouts.media import CONTENT_TYPES, FILE_NAME
+from relax_engine.observe.rollouts.media import DIRECTORY as MEDIA
+from relax_engine.observe.service.book import read_gaps
 from relax_engine.observe.ui.family import family, listing
 from relax_engine.observe.ui.places import OpenRun, PlaceError, Places
 
 STATIC = Path(__file__).parent / "static"
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "media-src blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {
     "content-security-policy": _POLICY,
@@ -85,12 +88,13 @@ def _add_runs(app: FastAPI, places: Places) -> None:
     def overview(run: str) -> Any:
         """What is under way, the newest metrics, and the last events."""
         opened = places.run(run)
+        events = [*read_events(opened.directory / EVENTS), *map(_gap_event, read_gaps(opened.directory))]
         return {
             **opened.summary(),
             "state": read_state(opened.directory),
             "last": opened.metrics.last(),
             "metrics": opened.metrics.names(),
-            "events": read_events(opened.directory / EVENTS)[-_EVENTS_SHOWN:],
+            "events": sorted(events, key=lambda event: float(event["time"]))[-_EVENTS_SHOWN:],
         }
 
     @app.get("/api/series")
@@ -117,6 +121,13 @@ def _add_runs(app: FastAPI, places: Places) -> None:
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
+def _gap_event(gap: dict[str, Any]) -> dict[str, Any]:
+    """A gap of the metrics service, as the page lists events."""
+    details = {name: gap[name] for name in ("reason", "lost", "before_step") if name in gap}
+    seconds = round(gap["end"] - gap["start"], 3)
+    return {"time": gap["start"], "role": "metrics service", "kind": "gap", "seconds": seconds, **details}
+
+
 def _add_rollouts(app: FastAPI, places: Places) -> None:
     @app.get("/api/fields")
     def fields() -> Any:
@@ -129,6 +140,17 @@ def _add_rollouts(app: FastAPI, places: Places) -> None:
         samples = places.run(run).rollouts
         rows = samples.find(where, sort=sort, limit=max(1, min(limit, _MOST_ROWS)), offset=max(0, offset))
         return {"rows": rows, "count": samples.count(where) if count else None}
+
+    @app.get("/api/media")
+    def media(run: str, file: str) -> Response:
+        """An image or a sound that a sample carried; the page shows what it fetched with the token."""
+        opened = places.run(run)
+        if FILE_NAME.fullmatch(file) is None:
+            raise PlaceError(f"there is no recorded medium {file!r}")
+        path = opened.directory / "rollouts" / MEDIA / file
+        if not path.is_file():
+            raise PlaceError(f"run {run!r} has no recorded medium {file}")
+        return FileResponse(path, media_type=CONTENT_TYPES[file.partition(".")[2]])
 
     @app.get("/api/steps")
     def steps(run: str, where: Texts = ()) -> Any:

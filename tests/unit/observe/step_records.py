@@ -1,10 +1,12 @@
 """A recorded step of three prompt groups, whose times are known."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from relax_engine.observe.journal import Journal
+from relax_engine.observe.rollouts.media import MediaStore
 from relax_engine.observe.rollouts.parts import PartTable
 from relax_engine.observe.rollouts.tables import samples_table, training_table
 from relax_engine.stream.columns import Column, ColumnBatch
@@ -18,12 +20,16 @@ TIMES = [
 ]
 
 
-def recorded(run: Path, times: list[list[tuple[float, float, float, float]]]) -> None:
+def recorded(
+    run: Path, times: list[list[tuple[float, float, float, float]]], *, media: Any = None, prompt: Any = "Why?"
+) -> None:
     """Step 4: admitted at 99, placed at 110, trained from 111 on in two optimizer steps that end at 112 and 113."""
     samples = [
         Sample(
             group_index=group,
             index=2 * group + i,
+            prompt=prompt,
+            multimodal_inputs=media,
             tokens=[1, 2],
             response_length=1,
             metadata={"rm_type": "dapo"},
@@ -53,7 +59,8 @@ def recorded(run: Path, times: list[list[tuple[float, float, float, float]]]) ->
             **{name: Column.fixed(ones) for name in ("first_version", "last_version")},
         }
     )
-    PartTable(run / "rollouts" / "samples").append(samples_table(4, samples, batch, placed=110.0))
+    kept = MediaStore(run / "rollouts" / "media", 10**6)
+    PartTable(run / "rollouts" / "samples").append(samples_table(4, samples, batch, 110.0, kept))
     trained = batch.with_columns(advantages=batch["rollout_log_probs"])
     PartTable(run / "rollouts" / "training").append(training_table(4, 5, trained, began=111.0))
     (run / "config.yaml").write_text("agentic: {custom_generate_function_path: envs.maze}\nreward: {rm_type: math}\n")

@@ -10,12 +10,15 @@ import pyarrow as pa
 import pytest
 
 from relax_engine.observe.rollouts.filters import QueryError
+from relax_engine.observe.rollouts.media import MediaStore
 from relax_engine.observe.rollouts.parts import PartTable, read_parts
 from relax_engine.observe.rollouts.query import Rollouts
 from relax_engine.observe.rollouts.recorder import Recorder
 from relax_engine.observe.rollouts.tables import samples_table, training_table
 from relax_engine.stream.columns import Column, ColumnBatch
 from relax_engine.types import Sample, SampleStatus, WeightVersionSpan
+
+NOTHING = MediaStore(Path("nowhere"), 0)
 
 
 def made(step: int, count: int = 4) -> tuple[list[Sample], ColumnBatch]:
@@ -60,7 +63,7 @@ def record(run: Path, steps: int) -> None:
     samples_parts, training_parts = PartTable(run / "rollouts/samples"), PartTable(run / "rollouts/training")
     for step in range(steps):
         samples, batch = made(step)
-        samples_parts.append(samples_table(step, samples, batch, placed=120.0))
+        samples_parts.append(samples_table(step, samples, batch, placed=120.0, media=NOTHING))
         tokens = batch["rollout_log_probs"]
         trained = batch.with_columns(
             advantages=Column(np.arange(len(tokens.values), dtype=np.float32), tokens.offsets),
@@ -142,7 +145,7 @@ def test_parts_are_merged_and_rows_stay(tmp_path: Path) -> None:
         assert rollouts.last_step() == 36
         assert rollouts.count() == 37 * 4
         assert rollouts.count(["step=36"]) == 4
-    again.append(samples_table(37, *made(37), placed=1.0))
+    again.append(samples_table(37, *made(37), placed=1.0, media=NOTHING))
     with Rollouts(tmp_path) as rollouts:
         assert rollouts.count(["step>=36"]) == 8
     files = {path.name for path in (tmp_path / "rollouts/samples").glob("*.parquet")}
@@ -166,13 +169,13 @@ def test_offers_never_wait_and_drops_are_counted(tmp_path: Path) -> None:
 
     def slow() -> pa.Table:
         assert hanging.wait(30)
-        return samples_table(0, *made(0), placed=1.0)
+        return samples_table(0, *made(0), placed=1.0, media=NOTHING)
 
     recorder = Recorder(tmp_path / "rollouts" / "samples")
     started = time.monotonic()
     recorder.offer(4, slow)
     for step in range(1, 4):
-        recorder.offer(30_000, lambda step=step: samples_table(step, *made(step), placed=1.0))  # type: ignore[misc]
+        recorder.offer(30_000, lambda step=step: samples_table(step, *made(step), placed=1.0, media=NOTHING))  # type: ignore[misc]
     assert time.monotonic() - started < 1.0
     assert recorder.dropped == 30_000
     hanging.set()
@@ -184,7 +187,7 @@ def test_offers_never_wait_and_drops_are_counted(tmp_path: Path) -> None:
 def test_a_disk_that_fails_fails_nothing_else(tmp_path: Path, caplog: Any) -> None:
     (tmp_path / "samples").write_text("a file where the directory should be")
     recorder = Recorder(tmp_path / "samples")
-    recorder.offer(4, lambda: samples_table(0, *made(0), placed=1.0))
+    recorder.offer(4, lambda: samples_table(0, *made(0), placed=1.0, media=NOTHING))
     recorder.close()
     assert recorder.dropped == 4
     assert "not recorded" in caplog.text

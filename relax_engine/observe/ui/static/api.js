@@ -18,14 +18,23 @@ export function useToken(value) {
   sessionStorage.setItem(KEY, value);
 }
 
-export async function get(path, parameters = {}) {
+async function answerOf(path, parameters) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters)) {
     for (const one of Array.isArray(value) ? value : [value]) if (one !== undefined && one !== null) query.append(name, one);
   }
   const answer = await fetch(`api/${path}?${query}`, { headers: token ? { authorization: `Bearer ${token}` } : {} });
   if (answer.status === 401) throw new Refused("This dashboard needs its token: the part behind #token= of the address that `relax ui` printed.");
+  if (answer.ok) return answer;
   const body = await answer.json();
-  if (!answer.ok) throw new Error(typeof body.detail === "string" ? body.detail : `error ${answer.status}`);
-  return body;
+  throw new Error(typeof body.detail === "string" ? body.detail : `error ${answer.status}`);
+}
+
+export async function get(path, parameters = {}) {
+  return (await answerOf(path, parameters)).json();
+}
+
+// An address within this page for what only the token may fetch.
+export async function getFile(path, parameters) {
+  return URL.createObjectURL(await (await answerOf(path, parameters)).blob());
 }

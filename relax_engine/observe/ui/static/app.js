@@ -12,22 +12,39 @@ const LIVE = ["running", "starting"];
 
 const main = document.getElementById("main");
 const choice = document.getElementById("run");
+const notes = document.getElementById("notes");
 const statusLine = document.getElementById("status");
 const themeButton = document.getElementById("theme");
 let runs = [];
 let page = {};
 let shown = 0; // pages asked for so far: what an earlier one still has under way is not shown any more
 let live = false;
+let silentSince = null; // when the server stopped answering
+let ticks = 0;
 
 const context = {
   run: () => choice.value,
   runs: () => runs,
   status(now) {
     live = LIVE.includes(now.status);
-    const text = `${now.status}${now.step === null ? "" : `, step ${number(now.step)}`}`;
-    if (statusLine.textContent !== text) statusLine.textContent = text;
+    say(`${now.status}${now.step === null ? "" : `, step ${number(now.step)}`}`);
   },
 };
+
+function say(text) {
+  if (statusLine.textContent !== text) statusLine.textContent = text;
+}
+
+// The address names page, run and what is asked for, so that it can be kept, sent on and reloaded.
+function place() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  return [path, new URLSearchParams(query ?? "")];
+}
+
+function takeRun(parameters) {
+  const wanted = parameters.get("run");
+  if (wanted !== null && runs.some((run) => run.id === wanted)) choice.value = wanted;
+}
 
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
@@ -37,7 +54,10 @@ function setTheme(theme) {
 }
 
 async function show() {
-  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  const [path, parameters] = place();
+  takeRun(parameters);
+  parameters.set("run", choice.value);
+  history.replaceState(null, "", `#/${path}?${parameters}`);
   const [, draw] = PAGES[path] ?? PAGES[""];
   document.getElementById("nav").replaceChildren(...Object.entries(PAGES).filter(([, [title]]) => title).map(([name, [title]]) =>
     el("a", { href: `#/${name}`, "aria-current": name === path ? "page" : null }, title)));
@@ -46,7 +66,7 @@ async function show() {
   page = {};
   main.replaceChildren(root);
   try {
-    const drawn = await draw(root, context, new URLSearchParams(query ?? ""));
+    const drawn = await draw(root, context, parameters);
     if (mine !== shown) return;
     page = drawn;
     document.title = `${main.querySelector("h1")?.textContent ?? "relax"} – ${choice.value}`;
@@ -72,23 +92,60 @@ async function start() {
   } catch (error) {
     return fail(error);
   }
-  choice.replaceChildren(...runs.map((run) => el("option", { value: run.id }, run.id)));
+  list();
   if (!runs.length) return fail(new Error("There is no run here yet."));
-  context.status(runs[0]);
+  takeRun(place()[1]);
+  showStatus();
   await show();
 }
 
+function list() {
+  const chosen = choice.value;
+  choice.replaceChildren(...runs.map((run) => el("option", { value: run.id }, run.id)));
+  if (runs.some((run) => run.id === chosen)) choice.value = chosen;
+}
+
+function showStatus() {
+  const now = runs.find((run) => run.id === choice.value);
+  if (now) context.status(now);
+}
+
+// Every two seconds while a run goes on or the server is silent, else every ten: new runs come too.
 async function again() {
-  if (live && page.refresh && !document.hidden) {
-    try { await page.refresh(); } catch (error) { statusLine.textContent = `no answer: ${error.message}`; }
+  const due = live || silentSince !== null || (ticks += 1) % 5 === 0;
+  if (due && runs.length && !document.hidden) {
+    try {
+      const now = await get("runs");
+      const known = runs.map((run) => run.id).join();
+      runs = now;
+      if (now.map((run) => run.id).join() !== known) list();
+      const was = live;
+      showStatus();
+      if (silentSince !== null) noteSilence();
+      if (live || was) await page.refresh?.();
+    } catch (error) {
+      silentSince ??= new Date();
+      say(`no answer since ${silentSince.toLocaleTimeString("en-GB")}, asking again: ${error.message}`);
+    }
   }
   setTimeout(again, EVERY_MS);
+}
+
+function noteSilence() {
+  const text = `The dashboard's server did not answer from ${silentSince.toLocaleTimeString("en-GB")} to ${new Date().toLocaleTimeString("en-GB")}. What the run did meanwhile is shown.`;
+  silentSince = null;
+  notes.replaceChildren(el("p", { class: "note" }, text, " ", el("button", { type: "button", onclick: () => notes.replaceChildren() }, "Dismiss")));
 }
 
 takeToken();
 setTheme(localStorage.getItem("relax-theme") ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
 themeButton.addEventListener("click", () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
-choice.addEventListener("change", async () => { context.status((await get("runs")).find((run) => run.id === choice.value)); show(); });
+choice.addEventListener("change", () => {
+  const [path, parameters] = place();
+  parameters.set("run", choice.value);
+  showStatus();
+  location.hash = `#/${path}?${parameters}`;
+});
 addEventListener("hashchange", () => { show().then(() => main.focus({ preventScroll: true })); scrollTo(0, 0); });
 await start();
 setTimeout(again, EVERY_MS);

@@ -1,6 +1,7 @@
 // Samples: a filtered, sorted list, and one sample with its tokens coloured by what the engine or the trainer says of them.
 import { get } from "./api.js";
 import { el, labelled, number, table } from "./dom.js";
+import { media } from "./media.js";
 
 const COLUMNS = ["step", "sample_index", "group_index", "status", "reward", "advantage", "response_length", "response"];
 const PAGE = 50;
@@ -24,7 +25,7 @@ export async function rollouts(main, context, parameters) {
   main.replaceChildren(el("h1", {}, "Samples"), form, help, list);
 
   function go(changes) {
-    const next = new URLSearchParams({ ...state, ...changes });
+    const next = new URLSearchParams({ run: context.run(), ...state, ...changes });
     location.hash = `#/rollouts?${next}`;
   }
 
@@ -73,15 +74,16 @@ export async function sample(main, context, parameters) {
   const tokens = el("div", { class: "tokens", id: "tokens", lang: "" });
   const legend = el("p", { class: "legend" });
   const choice = el("select", { onchange: () => paint() }, ...available.map(([name, label]) => el("option", { value: name }, label)));
-  const facts = ["status", "reward", "normalized_reward", "advantage", "kl", "log_prob_gap", "age", "response_length", "trained_length", "mean_log_prob", "first_version", "last_version", "abort_count", "label", "media"];
+  const facts = ["status", "reward", "normalized_reward", "advantage", "kl", "log_prob_gap", "age", "response_length", "trained_length", "mean_log_prob", "first_version", "last_version", "abort_count", "engine", "label"];
   main.replaceChildren(
     el("p", {}, el("a", { href: "#/rollouts" }, "← Samples")),
     el("h1", {}, `Sample ${found.sample_index} of step ${found.step}`),
     el("div", { class: "split" },
       el("section", { class: "card" }, el("h2", {}, "Conversation"), ...messages(found.prompt),
         el("div", { class: "message" }, el("b", {}, "response"), el("div", { id: "response" }, found.response)),
-        el("h2", {}, "Tokens of the response", labelled("coloured by", choice)), legend, tokens),
+        el("h2", { class: "later" }, "Tokens of the response", labelled("coloured by", choice)), legend, tokens),
       el("div", { class: "stack" },
+        found.media.length ? media(run, found.media) : null,
         el("section", { class: "card" }, el("h2", {}, "Figures"), table(["", ""], [...facts.filter((name) => found[name] !== null && found[name] !== undefined).map((name) => [name.replaceAll("_", " "), found[name]]), ...Object.entries(found.reward_parts ?? {}).map(([name, value]) => [`reward: ${name}`, value])], "Figures")),
         el("section", { class: "card" }, el("h2", {}, "Times"), table(["", "seconds"], times(found), "Times")),
         el("section", { class: "card" }, el("h2", {}, "Same prompt"), siblings(found)))),
