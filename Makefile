@@ -12,7 +12,8 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export TOKENIZERS_PARALLELISM ?= false
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install lock lint test test-long test-net test-s3 test-browser parity chaos demo gpu-check bench docs sbom clean
+.PHONY: install lock lint test test-long test-net test-s3 test-browser screenshots parity chaos demo gpu-check bench docs \
+	sbom clean
 
 install: $(STAMP)
 	@:
@@ -51,10 +52,18 @@ test-net: $(STAMP)
 	@command -v ip >/dev/null || { echo "make test-net needs iproute2: apt-get install --yes iproute2" >&2; exit 1; }
 	@$(BIN)/python -m pytest -m net -s $(ARGS)
 
-# The dashboard in a real browser: needs Debian's package `chromium`. SCREENSHOTS=docs/images keeps pictures.
+# The dashboard in a real browser: needs Debian's package `chromium`.
 test-browser: $(STAMP)
 	@command -v chromium >/dev/null || { echo "chromium is needed: apt-get install chromium" >&2; exit 1; }
 	@$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
+
+# Pictures of the dashboard for the documentation, of a run that was made: after `make demo`, or with
+# RUN=directory or reference of a run, and STORE=URL of an artifact store.
+RUN ?= tiny-math-run
+STORE ?= artifacts
+screenshots: $(STAMP)
+	@command -v chromium >/dev/null || { echo "chromium is needed: apt-get install chromium" >&2; exit 1; }
+	@$(BIN)/python tools/screenshots.py $(RUN) --store $(STORE) --out docs/images
 
 # All families under all layouts against transformers, up to 8 ranks: a few minutes, and docs/parity.md.
 parity: $(STAMP)

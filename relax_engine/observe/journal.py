@@ -19,19 +19,22 @@ from relax_engine.observe.events import EVENTS, EventLog
 logger = logging.getLogger(__name__)
 
 PHASES, STATE = "phases.jsonl", "state.json"
+_KEPT = ("engines", "roles")
 _LARGEST_BYTES = 32 * 2**20
 
 
 class Journal:
     """Appends events to `events.jsonl` and phases to `phases.jsonl`; `state.json` is replaced.
 
-    `phases.jsonl` keeps its last 32 to 64 MB: a full one becomes `phases.jsonl.1`, in place of the one before.
+    `phases.jsonl` keeps its last 32 to 64 MB: a full one becomes `phases.jsonl.1`, in place of the one before. What a
+    state does not say of engines and roles is as it was before: of a run that has ended one sees what it had.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._events = EventLog(run_dir / EVENTS)
         self._failing = False
+        self._kept: dict[str, Any] = {}
 
     def event(self, event: Mapping[str, Any]) -> None:
         """Note what a role reported."""
@@ -45,10 +48,11 @@ class Journal:
 
     def state(self, state: Mapping[str, Any]) -> None:
         """Note what is under way now."""
+        self._kept |= {name: state[name] for name in _KEPT if name in state}
         path = self._run_dir / STATE
         temporary = path.with_suffix(".tmp")
         try:
-            temporary.write_text(json.dumps({"time": time.time(), **state}))
+            temporary.write_text(json.dumps({"time": time.time(), **self._kept, **state}))
             os.replace(temporary, path)
         except OSError as error:
             self._failed(error)

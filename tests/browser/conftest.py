@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,11 +243,3 @@ def watched(browser: Browser, address: str) -> Iterator[Watched]:
     context.close()
     assert seen.errors == []
     assert [url for url in seen.requests if not url.startswith((address, f"blob:{address}", "data:"))] == []
-
-
-def keep_screenshot(page: Page, name: str) -> None:
-    """A picture for the documentation, where $SCREENSHOTS names a directory."""
-    directory = os.environ.get("SCREENSHOTS")
-    if directory:
-        time.sleep(0.5)  # charts draw in the next frames
-        page.screenshot(path=Path(directory, f"{name}.png"))

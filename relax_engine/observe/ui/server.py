@@ -123,7 +123,8 @@ def _add_runs(app: FastAPI, places: Places) -> None:
 
 def _gap_event(gap: dict[str, Any]) -> dict[str, Any]:
     """A gap of the metrics service, as the page lists events."""
-    details = {name: gap[name] for name in ("reason", "lost", "before_step") if name in gap}
+    names = ("reason", "lost", "before_step")
+    details: dict[str, Any] = {name: gap[name] for name in names if name in gap}
     seconds = round(gap["end"] - gap["start"], 3)
     return {"time": gap["start"], "role": "metrics service", "kind": "gap", "seconds": seconds, **details}
 
