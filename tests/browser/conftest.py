@@ -28,6 +28,7 @@ TOKENIZER = build_tokenizer()
 HOSTILE = "<script>window.hacked = true</script><img src=x onerror='window.hacked = true'> & <b>bold</b>"
 TOKEN = "the-right-token"
 STEPS, PER_STEP = 40, 16
+expect.set_options(timeout=20_000)  # of a busy machine
 WITH_MEDIA = 50
 """Index of the sample that carries a picture of 12 by 9 pixels and a second of sound."""
 SEEN_AND_HEARD = {

@@ -4,6 +4,7 @@ const KEY = "relax-token";
 let token = sessionStorage.getItem(KEY) ?? "";
 
 export class Refused extends Error {}
+export class Unreachable extends Error {}
 
 export function takeToken() {
   const found = /[#&]token=([^&]+)/.exec(location.hash);
@@ -23,7 +24,8 @@ async function answerOf(path, parameters) {
   for (const [name, value] of Object.entries(parameters)) {
     for (const one of Array.isArray(value) ? value : [value]) if (one !== undefined && one !== null) query.append(name, one);
   }
-  const answer = await fetch(`api/${path}?${query}`, { headers: token ? { authorization: `Bearer ${token}` } : {} });
+  const headers = token ? { authorization: `Bearer ${token}` } : {};
+  const answer = await fetch(`api/${path}?${query}`, { headers }).catch((error) => { throw new Unreachable(error.message); });
   if (answer.status === 401) throw new Refused("This dashboard needs its token: the part behind #token= of the address that `relax ui` printed.");
   if (answer.ok) return answer;
   const body = await answer.json();

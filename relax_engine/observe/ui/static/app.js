@@ -1,5 +1,5 @@
 // Which page is shown, for which run, in which theme; and asking again while a run goes on.
-import { Refused, get, takeToken, useToken } from "./api.js";
+import { Refused, Unreachable, get, takeToken, useToken } from "./api.js";
 import { config } from "./config.js";
 import { el, labelled, number } from "./dom.js";
 import { lineage } from "./lineage.js";
@@ -20,6 +20,7 @@ let page = {};
 let shown = 0; // pages asked for so far: what an earlier one still has under way is not shown any more
 let live = false;
 let silentSince = null; // when the server stopped answering
+let broken = false; // the page could not be drawn, because the server was silent
 let ticks = 0;
 
 const context = {
@@ -69,6 +70,7 @@ async function show() {
     const drawn = await draw(root, context, parameters);
     if (mine !== shown) return;
     page = drawn;
+    broken = false;
     document.title = `${main.querySelector("h1")?.textContent ?? "relax"} – ${choice.value}`;
   } catch (error) {
     if (mine === shown) fail(error);
@@ -77,6 +79,8 @@ async function show() {
 
 function fail(error) {
   page = {};
+  broken = error instanceof Unreachable;
+  if (broken) silentSince ??= new Date();
   if (!(error instanceof Refused)) {
     main.replaceChildren(el("p", { class: "error", role: "alert" }, error.message));
     return;
@@ -113,7 +117,7 @@ function showStatus() {
 // Every two seconds while a run goes on or the server is silent, else every ten: new runs come too.
 async function again() {
   const due = live || silentSince !== null || (ticks += 1) % 5 === 0;
-  if (due && runs.length && !document.hidden) {
+  if (due && !document.hidden) {
     try {
       const now = await get("runs");
       const known = runs.map((run) => run.id).join();
@@ -122,10 +126,11 @@ async function again() {
       const was = live;
       showStatus();
       if (silentSince !== null) noteSilence();
-      if (live || was) await page.refresh?.();
+      if (broken) await start();
+      else if (live || was) await page.refresh?.();
     } catch (error) {
-      silentSince ??= new Date();
-      say(`no answer since ${silentSince.toLocaleTimeString("en-GB")}, asking again: ${error.message}`);
+      if (error instanceof Unreachable) silentSince ??= new Date();
+      say(silentSince === null ? error.message : `no answer since ${silentSince.toLocaleTimeString("en-GB")}, asking again`);
     }
   }
   setTimeout(again, EVERY_MS);
