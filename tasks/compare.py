@@ -15,7 +15,7 @@ from tasks.store import fetch, publish, work_directory
 from tasks.types import ArtifactRef, Evaluation, TrainingOutcome, TrainingOverrides
 
 _RESULTS = ("variant", "mode", "sampled before", "sampled after", "greedy after", "reward, last tenth", "mean lag")
-CURVES = "curves.json"
+_CURVES = "curves.json"
 """In a comparison's artifact: of each variant its label and the mean reward of each step."""
 _PLOTS = ("reward", "length", "throughput")
 """Charts with a line for each variant."""
@@ -63,7 +63,7 @@ def compare_runs(
         text = f"# {title}\n\n{_markdown(results)}\n{_markdown(times)}\n{shown}"
         (work / "report.md").write_text(text, encoding="utf-8")
         (work / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
-        (work / CURVES).write_text(json.dumps(curves), encoding="utf-8")
+        (work / _CURVES).write_text(json.dumps(curves), encoding="utf-8")
         (work / "times.json").write_text(json.dumps(times, indent=1), encoding="utf-8")
         metrics = {"best": max(evaluation.sampled for evaluation in evaluations)}
         return publish(work, kind="evaluation", name=f"{pipeline}-comparison", parents=parents, metrics=metrics)

@@ -5,7 +5,6 @@ What lives here: counting, and the metrics. What does not: the formula and the p
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from relax_engine.checkpoint.families import model_spec
+from relax_engine.checkpoint.hf_reader import read_config
 from relax_engine.observe.flops import BACKWARD, ModelFlops
 
 TRAIN = "actor_train"
@@ -31,8 +31,7 @@ class Throughput:
             devices: How many the actor has.
             peak_tflops: What each can do at most, in 10^12 operations a second; where unknown there is no utilization.
         """
-        spec = model_spec(json.loads(Path(checkpoint, "config.json").read_text()))
-        self._flops = ModelFlops.of(spec)
+        self._flops = ModelFlops.of(model_spec(read_config(Path(checkpoint))))
         self._devices, self._peak = devices, peak_tflops
         self._done: defaultdict[str, float] = defaultdict(float)
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from relax_engine.checkpoint.families import ModelSpec
+from relax_engine.checkpoint.model_spec import ModelSpec
 
 PEAK_TFLOPS = MappingProxyType(
     {
@@ -59,11 +59,11 @@ class ModelFlops:
     @classmethod
     def of(cls, spec: ModelSpec) -> ModelFlops:
         """The formula's constants for an architecture."""
-        heads = spec.num_attention_heads * spec.head_dim
-        own = 2 * spec.hidden_size * (heads + spec.num_query_groups * spec.head_dim)  # queries, output; keys, values
-        layers = sum(own + _feed_forward(spec, layer) for layer in range(spec.num_layers))
+        layers = sum(_attention(spec) + _feed_forward(spec, layer) for layer in range(spec.num_layers))
         outputs = spec.vocab_size if spec.num_labels is None else spec.num_labels
-        return cls(float(layers + spec.hidden_size * outputs), float(spec.num_layers * heads))
+        value_dim = spec.head_dim if spec.latent is None else spec.latent.value_dim
+        mixed = spec.num_attention_heads * (spec.head_dim + value_dim) / 2
+        return cls(float(layers + spec.hidden_size * outputs), spec.num_layers * mixed)
 
     def forward(self, lengths: np.ndarray) -> float:
         """Of one forward pass over sequences of `lengths` tokens each."""
@@ -74,6 +74,18 @@ class ModelFlops:
 def peak_tflops(device_name: str | None) -> float | None:
     """What a device can do at most in bfloat16, in 10^12 operations a second; None for one that is not known."""
     return next((peak for name, peak in PEAK_TFLOPS.items() if device_name is not None and name in device_name), None)
+
+
+def _attention(spec: ModelSpec) -> int:
+    """Weights of a layer's attention."""
+    heads, latent = spec.num_attention_heads * spec.head_dim, spec.latent
+    if latent is None:  # queries and output; keys and values
+        return 2 * spec.hidden_size * (heads + spec.num_query_groups * spec.head_dim)
+    into = spec.hidden_size if latent.q_rank is None else latent.q_rank
+    queries = into * heads + (0 if latent.q_rank is None else spec.hidden_size * latent.q_rank)
+    shared = spec.hidden_size * (latent.kv_rank + latent.rotary_dim)
+    own = spec.num_attention_heads * (latent.kv_rank * (latent.plain_dim + latent.value_dim))
+    return queries + shared + own + spec.num_attention_heads * latent.value_dim * spec.hidden_size
 
 
 def _feed_forward(spec: ModelSpec, layer: int) -> int:

@@ -22,10 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relax_engine.errors import RelaxError
+from relax_engine.errors import ConfigError, RelaxError
 from relax_engine.observe.lives import GroupLife, step_groups, stretches
 from relax_engine.observe.rollouts.filters import QueryError
 from relax_engine.observe.spans import Span, phases
+from relax_engine.utils.redact import redact
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -102,11 +103,16 @@ class SpanSender:
     def __init__(self, endpoint: str, run_dir: Path) -> None:
         """`endpoint` is the collector's address (`http://collector:4318`), to which `/v1/traces` is added where it has
         no path. Headers, certificates and timeouts are those of OpenTelemetry's variables (`$OTEL_EXPORTER_OTLP_...`).
+
+        Raises:
+            ConfigError: it is no HTTP address.
         """
         from urllib.parse import urlsplit
 
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
+        if urlsplit(endpoint).scheme not in ("http", "https"):
+            raise ConfigError(f"{redact(endpoint)} is no address of a collector; give one as in http://collector:4318")
         self._url = endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + _TRACES_PATH
         self._exporter = OTLPSpanExporter(endpoint=self._url)
         self._run_dir = run_dir

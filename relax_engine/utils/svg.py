@@ -16,7 +16,7 @@ COLOURS = ("#0b57d0", "#b3541e", "#14713a", "#7b2fa0", "#a8071a", "#00677d")
 
 _WIDTH, _HEIGHT = 640, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 14, 34
-_LEGEND = 18
+_LEGEND, _KEYS, _LONGEST_KEY = 18, 3, 24
 _BAR, _LABEL, _NUMBER = 20, 190, 70
 _TICKS = 5
 
@@ -56,7 +56,7 @@ def line_chart(
         bottom, top = bottom - 0.5 * (abs(bottom) or 1.0), bottom + 0.5 * (abs(bottom) or 1.0)
     longest = max(len(values) for values in shown.values())
     at = list(range(longest)) if positions is None else list(positions)
-    names = _TOP + (_LEGEND if len(shown) > 1 else 0)
+    names = _TOP + (_LEGEND * -(-len(shown) // _KEYS) if len(shown) > 1 else 0)
 
     def x(position: float) -> float:
         return _LEFT + (position - at[0]) / ((at[-1] - at[0]) or 1) * (_WIDTH - _LEFT - _RIGHT)
@@ -76,7 +76,7 @@ def line_chart(
             parts.append(_line(values, at, x, y, colour, 0.3, 1.0))
         parts.append(_line(_means(values, window), at, x, y, colour, 1.0, 1.8))
         if len(shown) > 1:
-            parts.append(_key(number, len(shown), name, colour))
+            parts.append(_key(number, name, colour))
     ends = ", ".join(f"{name} {_last(values):.4g}" for name, values in shown.items())
     return _svg(_WIDTH, _HEIGHT, f"{title}: {ends}", parts)
 
@@ -119,11 +119,11 @@ def _grid(y: float, value: float) -> str:
     return line + _text(_LEFT - 8, y + 4, f"{value:.4g}", "end")
 
 
-def _key(number: int, count: int, name: str, colour: str) -> str:
-    x = _LEFT + number * (_WIDTH - _LEFT - _RIGHT) / count
-    longest = int((_WIDTH - _LEFT - _RIGHT) / count / 7) - 3
-    shown = name if len(name) <= longest else f"{name[: max(1, longest - 1)]}…"
-    return f"<rect x='{x:.1f}' y='6' width='12' height='4' fill='{colour}'/>" + _text(x + 18, 13, shown, "start")
+def _key(number: int, name: str, colour: str) -> str:
+    x = _LEFT + number % _KEYS * (_WIDTH - _LEFT - _RIGHT) / _KEYS
+    y = 13 + _LEGEND * (number // _KEYS)
+    shown = name if len(name) <= _LONGEST_KEY else f"{name[: _LONGEST_KEY - 1]}…"
+    return f"<rect x='{x:.1f}' y='{y - 6}' width='12' height='4' fill='{colour}'/>" + _text(x + 18, y, shown, "start")
 
 
 def _line(values: Series, at: Sequence[float], x: _Scale, y: _Scale, colour: str, opacity: float, width: float) -> str:

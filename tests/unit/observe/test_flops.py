@@ -38,6 +38,15 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
         "qwen2_moe",
         {"architectures": ["Qwen2MoeForCausalLM"], "shared_expert_intermediate_size": 48, "head_dim": 16, **EXPERTS},
     ),
+    (
+        "deepseek_v3",
+        {
+            "architectures": ["DeepseekV3ForCausalLM"],
+            **{"kv_lora_rank": 20, "q_lora_rank": 28, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 16},
+            **{"n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "n_shared_experts": 1},
+            **{"moe_intermediate_size": 32, "first_k_dense_replace": 1, "num_key_value_heads": 4, "head_dim": 8},
+        },
+    ),
 ]
 
 

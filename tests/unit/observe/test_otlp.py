@@ -11,6 +11,7 @@ from step_records import TIMES, recorded
 
 from relax_engine.cli.trace import main as trace
 from relax_engine.config import RunConfig
+from relax_engine.errors import ConfigError
 from relax_engine.observe.forward import forwarding
 from relax_engine.observe.metrics import MetricsLog
 from relax_engine.observe.otlp import ExportError, SpanSender
@@ -116,6 +117,11 @@ def test_a_collector_that_refuses_is_named(tmp_path: Path, collector: Collector)
     collector.status = 400
     with pytest.raises(ExportError, match=rf"{collector.url}/v1/traces did not take 49 spans of step 4"):
         SpanSender(collector.url, tmp_path).send(4)
+
+
+def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="collector:4318 is no address of a collector"):
+        SpanSender("collector:4318", tmp_path)
 
 
 def test_a_run_sends_each_of_its_steps_once(tmp_path: Path, collector: Collector) -> None:

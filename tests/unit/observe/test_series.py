@@ -104,6 +104,15 @@ def test_the_journal_is_read_while_it_is_written(tmp_path: Path) -> None:
     assert read_state(tmp_path)["status"] == "running"
 
 
+def test_a_run_that_has_ended_shows_the_engines_that_it_had(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.state({"status": "running", "engines": [{"url": "a"}], "roles": {"actor": {"step": 3}}, "stream": {"x": 1}})
+    journal.state({"status": "finished"})
+    state = read_state(tmp_path)
+    assert (state["status"], state["engines"], state["roles"]) == ("finished", [{"url": "a"}], {"actor": {"step": 3}})
+    assert "stream" not in state
+
+
 def test_a_journal_that_cannot_be_written_raises_nothing(tmp_path: Path, caplog: Any) -> None:
     journal = Journal(tmp_path / "missing")
     journal.event({"kind": "engine_left", "role": "rollout"})
