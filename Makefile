@@ -59,7 +59,7 @@ test-browser: $(STAMP)
 
 # Pictures of the dashboard for the documentation, of a run that was made: after `make demo`, or with
 # RUN=directory or reference of a run, and STORE=URL of an artifact store.
-RUN ?= tiny-math-run
+RUN ?= tiny-math-run@v1
 STORE ?= artifacts
 screenshots: $(STAMP)
 	@command -v chromium >/dev/null || { echo "chromium is needed: apt-get install chromium" >&2; exit 1; }

@@ -37,8 +37,9 @@ def main(argv: list[str]) -> int:
         token = read_token(options.token_file)
     if token is None and options.host not in ("127.0.0.1", "localhost", "::1"):
         raise UiError(f"--no-token with --host {options.host} would show runs to everyone who reaches this machine")
-    root = options.run if Path(options.run).is_dir() else _fetched(options.run, options.store)
-    app = dashboard(Places(Path(root)), token, options.store)
+    here = Path(options.run).is_dir()
+    root = Path(options.run) if here else _fetched(options.run, options.store)
+    app = dashboard(Places(root, None if here else options.run), token, options.store)
     listener = uvicorn.Config(app, options.host, options.port, log_level="warning")
     socket = listener.bind_socket()
     socket.listen()  # whoever opens the address at once waits for the server, and is not refused

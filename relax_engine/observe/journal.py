@@ -27,7 +27,7 @@ class Journal:
     """Appends events to `events.jsonl` and phases to `phases.jsonl`; `state.json` is replaced.
 
     `phases.jsonl` keeps its last 32 to 64 MB: a full one becomes `phases.jsonl.1`, in place of the one before. What a
-    state does not say of engines and roles is as it was before: of a run that has ended one sees what it had.
+    state does not say of engines and roles is as it was before (`seen`): of a run that has ended one sees what it had.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -48,7 +48,8 @@ class Journal:
 
     def state(self, state: Mapping[str, Any]) -> None:
         """Note what is under way now."""
-        self._kept |= {name: state[name] for name in _KEPT if name in state}
+        if said := {name: state[name] for name in _KEPT if name in state}:
+            self._kept |= {**said, "seen": time.time()}
         path = self._run_dir / STATE
         temporary = path.with_suffix(".tmp")
         try:

@@ -80,13 +80,18 @@ class OpenRun:
 
 
 class Places:
-    """Runs by id: their path below the root, or the directory's name where it is a run itself."""
+    """Runs by id: their path below the root, or a name where the root is a run itself."""
 
-    def __init__(self, root: Path) -> None:
-        """Raises `PlaceError` where there is neither a run nor a directory."""
+    def __init__(self, root: Path, name: str | None = None) -> None:
+        """`name` is the id of a root that is a run itself; by default the directory's name.
+
+        Raises:
+            PlaceError: there is neither a run nor a directory.
+        """
         if not root.is_dir():
             raise PlaceError(f"{root} is no directory; give a run directory, or one with runs in it")
         self.root = root.absolute()
+        self._name = name or self.root.name
         self._open: dict[str, OpenRun] = {}
 
     def run(self, name: str) -> OpenRun:
@@ -111,7 +116,7 @@ class Places:
         return sorted(found, key=lambda name: _changed(found[name]), reverse=True)
 
     def _id(self, path: Path) -> str:
-        return path.name if path == self.root else str(path.relative_to(self.root))
+        return self._name if path == self.root else str(path.relative_to(self.root))
 
     def _runs(self, directory: Path, depth: int) -> Iterator[Path]:
         if (directory / _RUN_FILE).is_file() and (depth == 0 or (directory / "metrics.jsonl").exists()):

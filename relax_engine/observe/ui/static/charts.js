@@ -12,6 +12,14 @@ function aligned(series) {
   return [steps, ...columns];
 }
 
+// Names without what all of them begin with: `rollout/response_len/mean` and `.../max` are `mean` and `max`.
+function short(names) {
+  const parts = names.map((name) => name.split("/"));
+  let same = 0;
+  while (names.length > 1 && parts.every((one) => one.length > same + 1 && one[same] === parts[0][same])) same += 1;
+  return parts.map((one) => one.slice(same).join("/"));
+}
+
 export class LineChart {
   constructor(title, unit = "", meaning = "") {
     this.title = title;
@@ -33,7 +41,9 @@ export class LineChart {
     if (!names.length) return;
     const data = aligned(series);
     const last = names.map((name) => series[name].values.at(-1));
-    this.now.textContent = `${number(last[0])} ${this.unit}`;
+    this.labels = short(names);
+    this.data = data;
+    this.sayLast();
     this.plot.setAttribute("aria-label", `${this.title}: ${names.map((name, i) => `${name} ${number(last[i])}`).join(", ")} at step ${data[0].at(-1)}`);
     const key = names.join();
     if (this.chart && this.key === key) this.chart.setData(data);
@@ -42,17 +52,28 @@ export class LineChart {
     this.tabulate();
   }
 
+  sayLast() { this.now.textContent = `${number(this.series[Object.keys(this.series)[0]].values.at(-1))} ${this.unit}`; }
+
+  // What stands under the pointer, in the place of the last value.
+  sayAt(index) {
+    if (index === null || index === undefined) { this.sayLast(); return; }
+    const [steps, ...columns] = this.data;
+    const values = columns.map((column, i) => `${columns.length > 1 ? `${this.labels[i]} ` : ""}${number(column[index])}`);
+    this.now.textContent = `step ${number(steps[index])}: ${values.join(", ")}`;
+  }
+
   draw(names, data) {
     this.chart?.destroy();
     const axis = { stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
     this.chart = new uPlot({
       ...this.size(),
       scales: { x: { time: false } },
-      legend: { show: names.length > 1 },
+      legend: { show: names.length > 1, live: false },
+      hooks: { setCursor: [(chart) => this.sayAt(chart.cursor.idx)] },
       cursor: { drag: { x: true, y: false } },
       axes: [{ ...axis, size: 28 }, { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => number(tick, 3)) }],
       series: [{ label: "step" }, ...names.map((name, i) => ({
-        label: name, stroke: css(`--series-${(i % 3) + 1}`), width: 1.75, spanGaps: true, value: (_, value) => number(value),
+        label: this.labels[i], stroke: css(`--series-${(i % 6) + 1}`), width: 1.75, spanGaps: true, value: (_, value) => number(value),
         points: { show: data[0].length < 40, size: 5 },
       }))],
     }, data, this.plot);

@@ -2,7 +2,7 @@
 import { get } from "./api.js";
 import { bytes, el, labelled, number, svg, table } from "./dom.js";
 
-const [WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN] = [230, 58, 24, 44, 12];
+const [WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN] = [240, 74, 24, 40, 12];
 
 export async function lineage(main, context, parameters) {
   const artifacts = await get("artifacts");
@@ -18,7 +18,7 @@ export async function lineage(main, context, parameters) {
   main.replaceChildren(el("h1", {}, "Lineage"), el("form", {}, labelled("Artifact", choice)),
     el("section", { class: "card" }, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Lineage graph" }, graph(found))),
     el("section", { class: "card", id: "artifact" }, el("h2", {}, subject.ref, el("span", {}, subject.kind)),
-      table(["", ""], [["digest", subject.digest], ["created", subject.created_at], ["commit", subject.commit ?? "–"], ...Object.entries(subject.metrics)], "Artifact"),
+      table(["figure", "value"], [["digest", subject.digest], ["created", subject.created_at], ["commit", subject.commit ?? "–"], ...Object.entries(subject.metrics)], "Artifact"),
       el("details", {}, el("summary", {}, "Files"), table(["file", "size"], subject.files.map((file) => [file.path, bytes(file.size)]), "Files"))));
   return {};
 }
@@ -40,12 +40,12 @@ function graph(found) {
   });
   const boxes = found.nodes.map((node) => {
     const { x, y } = places.get(node.ref);
-    const figures = Object.entries(node.metrics).slice(0, 2).map(([name, value]) => `${name} ${number(value, 3)}`).join("  ");
+    const figures = Object.entries(node.metrics).slice(0, 2).map(([name, value]) => `${name.replaceAll("_", " ")} ${number(value, 3)}`);
     return svg("a", { href: `#/lineage?ref=${encodeURIComponent(node.ref)}`, class: node.ref === found.subject ? "node subject" : "node", "aria-label": `${node.kind} ${node.ref}` },
       svg("rect", { x, y, width: WIDTH, height: HEIGHT, rx: 8 }),
       svg("text", { x: x + 10, y: y + 18 }, `${node.kind}  ${node.digest}`),
       svg("text", { x: x + 10, y: y + 34, "font-weight": 600 }, node.ref),
-      svg("text", { x: x + 10, y: y + 50 }, figures));
+      ...figures.map((figure, i) => svg("text", { x: x + 10, y: y + 50 + 15 * i }, figure)));
   });
   return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}` }, ...edges, ...boxes);
 }

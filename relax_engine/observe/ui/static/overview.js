@@ -41,12 +41,13 @@ export async function overview(main, context) {
     const [now, series] = await Promise.all([get("overview", { run }), get("series", { run, metric: CHARTS.flatMap(([, metrics]) => metrics) })]);
     context.status(now);
     tiles.replaceChildren(...figures(now));
-    CHARTS.forEach(([, patterns], i) => charts[i].show(Object.fromEntries(Object.entries(series).filter(([name]) => patterns.some((p) => matches(p, name))))));
+    CHARTS.forEach(([, patterns], i) => charts[i].show(Object.fromEntries(
+      patterns.flatMap((pattern) => Object.entries(series).filter(([name]) => matches(pattern, name))))));
     await showLag(lag, run);
     const done = await get("phases", { run });
     phases.replaceChildren(el("h2", {}, "Phases", el("span", {}, "the last of them; hold the pointer over one")), done.length ? gantt(recent(done)) : el("p", { class: "quiet" }, "None yet."));
     engines.hidden = !now.state.engines?.length && !Object.keys(now.state.roles ?? {}).length;
-    engines.replaceChildren(el("h2", {}, "Engines and roles", el("span", {}, `as of ${time(now.state.time)}`)), ...enginesAndRoles(now.state));
+    engines.replaceChildren(el("h2", {}, "Engines and roles", el("span", {}, `as of ${time(now.state.seen ?? now.state.time)}`)), ...enginesAndRoles(now.state));
     const listed = now.events.slice(-EVENTS_LISTED).reverse();
     events.replaceChildren(el("h2", {}, "Events"), listed.length ? table(["time", "role", "what", "details"], listed.map(eventRow), "Events") : el("p", { class: "quiet" }, "None yet."));
     if (!other.childElementCount) explorer(other, now.metrics, definitions, context);

@@ -84,8 +84,8 @@ export async function sample(main, context, parameters) {
         el("h2", { class: "later" }, "Tokens of the response", labelled("coloured by", choice)), legend, tokens),
       el("div", { class: "stack" },
         found.media.length ? media(run, found.media) : null,
-        el("section", { class: "card" }, el("h2", {}, "Figures"), table(["", ""], [...facts.filter((name) => found[name] !== null && found[name] !== undefined).map((name) => [name.replaceAll("_", " "), found[name]]), ...Object.entries(found.reward_parts ?? {}).map(([name, value]) => [`reward: ${name}`, value])], "Figures")),
-        el("section", { class: "card" }, el("h2", {}, "Times"), table(["", "seconds"], times(found), "Times")),
+        el("section", { class: "card" }, el("h2", {}, "Figures"), table(["figure", "value"], [...facts.filter((name) => found[name] !== null && found[name] !== undefined).map((name) => [name.replaceAll("_", " "), found[name]]), ...Object.entries(found.reward_parts ?? {}).map(([name, value]) => [`reward: ${name}`, value])], "Figures")),
+        el("section", { class: "card" }, el("h2", {}, "Times"), table(["stretch", "seconds"], times(found), "Times")),
         el("section", { class: "card" }, el("h2", {}, "Same prompt"), siblings(found)))),
     el("details", { class: "card" }, el("summary", {}, "Metadata and weight versions"), el("pre", {}, `${found.metadata ?? ""}\n${JSON.stringify(found.spans)}`)));
 
