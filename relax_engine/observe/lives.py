@@ -49,6 +49,11 @@ class GroupLife:
     samples: list[dict[str, Any]]
 
     @property
+    def start(self) -> float:
+        """When sampling of its first sample began."""
+        return float(min(sample["started"] for sample in self.samples))
+
+    @property
     def end(self) -> float:
         """When the last sample was scored."""
         return float(max(sample["scored"] for sample in self.samples))

@@ -23,9 +23,10 @@ class Straggler:
         group_index: Which group.
         behind: Seconds between its last sample and that of the group before.
         median_behind: Seconds between its last sample and the median group's.
-        stage: `generate`, `environment` or `reward`: in which of them it lost most against the median group.
+        stage: `start`, `generate`, `environment` or `reward`: in which of them it lost most against the median group.
         lost: Seconds that it lost there.
-        holder: The engine's address, the environment or the reward, by `stage`; None where the run does not say.
+        holder: The engine's address, the environment or the reward, by `stage`; None where the run does not say, and
+            where sampling began late.
         slowest_sample: Index of the sample that ended last.
         response_length: Tokens of that sample.
     """
@@ -41,7 +42,7 @@ class Straggler:
 
     def sentence(self) -> str:
         """For people."""
-        what = {"generate": "engine"}.get(self.stage, self.stage)
+        what = {"generate": "engine", "start": "waiting for its start"}.get(self.stage, self.stage)
         holder = f" {self.holder}" if self.holder else ""
         return (
             f"group {self.group_index} came last, {self.behind:.3f} s after the one before and "
@@ -61,6 +62,7 @@ def straggler(run_dir: Path, step: int) -> Straggler:
         raise QueryError(f"{run_dir} has {len(groups)} group(s) with times of step {step}; two at least are compared")
     last, middle = groups[-1], groups[len(groups) // 2]
     lost = {stage: last.longest(stage) - middle.longest(stage) for stage in ("generate", "environment", "reward")}
+    lost["start"] = last.start - middle.start
     stage = max(lost, key=lambda stage: lost[stage])
     slowest = last.slowest
     return Straggler(
@@ -77,6 +79,8 @@ def straggler(run_dir: Path, step: int) -> Straggler:
 
 def _name(run_dir: Path, step: int, sample_index: int, stage: str) -> str | None:
     """The environment or reward of a sample: what its metadata names, where that counts, else the run's."""
+    if stage == "start":
+        return None
     path = run_dir / "config.yaml"
     sections = yaml.safe_load(path.read_text()) if path.is_file() else {}
     flags: dict[str, Any] = {}

@@ -48,6 +48,14 @@ def test_the_stage_that_held_the_step(
     assert f"it lost most in {'engine' if stage == 'generate' else stage} {holder}" in found.sentence()
 
 
+def test_a_group_that_began_late_is_told_apart_from_slow_ones(tmp_path: Path) -> None:
+    late = (6.0, 7.0, 7.5, 0.0)
+    recorded(tmp_path, [*TIMES[:2], [late, late]])
+    found = straggler(tmp_path, 4)
+    assert (found.stage, found.holder, found.lost) == ("start", None, 6.0)
+    assert "it lost most in waiting for its start: 6.000 s" in found.sentence()
+
+
 def test_steps_that_were_not_recorded_are_an_error(tmp_path: Path) -> None:
     recorded(tmp_path, TIMES[:1])
     with pytest.raises(QueryError, match="neither phases nor samples of step 9"):
