@@ -81,7 +81,7 @@ def test_a_bucket_gives_the_digests_of_a_directory(source: Path, s3_bucket: str,
     ] == []
     record = store.fetch("letters-run")
     assert len(list((record / "details" / "rollout_data").glob("*.jsonl"))) == STEPS
-    assert f"Samples of rollout {STEPS - 1}" in (record / "report.html").read_text()
+    assert f"Samples of step {STEPS - 1}" in (record / "report.html").read_text()
     keys = s3fs.S3FileSystem(use_listings_cache=False).find(f"{s3_bucket}/team/store")
     folders = {key.removeprefix(f"{s3_bucket}/team/store/").partition("/")[0] for key in keys}
     assert {"blobs", "manifests", "refs", "flyte", "work"} <= folders
