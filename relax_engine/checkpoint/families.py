@@ -339,7 +339,7 @@ def _with_media(read: Callable[[str, HfConfig], ModelSpec]) -> Callable[[str, Hf
             raise UnsupportedModelError(f"{name}: config.json names the model_type {config.get('model_type')!r}")
         text = dict(family.text_config)
         for key in ("tie_word_embeddings", "dtype", "torch_dtype"):
-            text[key] = config.get(key) or text.get(key)
+            text[key] = config.get(key) or family.config.get(key) or text.get(key)
         spec = read(name, text)
         try:
             family.axes(spec.head_dim // 2)
@@ -361,4 +361,6 @@ FAMILIES: dict[str, Callable[[str, HfConfig], ModelSpec]] = {
     "Qwen2VLForConditionalGeneration": _with_media(_read_qwen2),
     "Qwen2_5_VLForConditionalGeneration": _with_media(_read_qwen2),
     "Qwen3VLForConditionalGeneration": _with_media(_read_qwen3),
+    "Qwen3OmniMoeForConditionalGeneration": _with_media(_read_qwen3_moe),
+    "Qwen3OmniMoeThinkerForConditionalGeneration": _with_media(_read_qwen3_moe),
 }

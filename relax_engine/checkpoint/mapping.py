@@ -168,7 +168,10 @@ def ignores(spec: ModelSpec, hf_name: str) -> bool:
 
 
 def carries(spec: ModelSpec, hf_name: str) -> bool:
-    """Whether the tensor is one of the layers for further tokens, which exports take from the original model."""
+    """Whether the tensor is one of the layers for further tokens, or of what a model says its text with: exports take
+    them from the original model."""
+    if spec.media is not None and hf_name.startswith(spec.media.others):
+        return True
     match = _HF_LAYER.match(hf_name)
     return match is not None and 0 <= int(match[1]) - spec.num_layers < spec.mtp_layers
 

@@ -37,6 +37,7 @@ class MediaFamily:
         prefix: what precedes the encoders' names in a checkpoint.
         text_prefix: what precedes the names of the text model's embedding, layers and last norm.
         head_prefix: what precedes `lm_head`.
+        others: beginnings of the names of further parts, which are carried along.
         config: the part of `config.json` that describes the encoders and the text model.
     """
 
@@ -52,6 +53,7 @@ class MediaFamily:
     prefix: str
     text_prefix: str
     head_prefix: str
+    others: tuple[str, ...]
     config: HfConfig
 
     @property
@@ -112,6 +114,7 @@ def _vision(config: HfConfig, *, time_unit: float | None, third: bool = False) -
         prefix="model." if third else "",
         text_prefix="model.language_model." if third else "model.",
         head_prefix="",
+        others=(),
         config=config,
     )
 
@@ -148,6 +151,7 @@ def _qwen3_omni(config: HfConfig) -> MediaFamily:
         prefix="thinker." if whole else "",
         text_prefix="thinker.model." if whole else "model.",
         head_prefix="thinker." if whole else "",
+        others=("talker.", "code2wav.") if whole else (),
         config=thinker,
     )
 

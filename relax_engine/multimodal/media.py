@@ -28,12 +28,13 @@ class MediaMismatchError(ValueError):
 class Medium:
     """An image, an audio clip, a video, or one frame of a video whose frames stand apart.
 
-    `grid` is how many features it has along time, height and width; moments are `interval` positions apart.
+    `grid` is how many features it has along time, height and width. Moments are `seconds` apart, or where that is None
+    one position.
     """
 
     kind: Kind
     grid: tuple[int, int, int]
-    interval: float = 1.0
+    seconds: float | None = None
 
     @property
     def count(self) -> int:
@@ -84,23 +85,23 @@ def _grids(family: MediaFamily, kind: Kind, train_inputs: TrainInputs) -> list[M
     if int(grids.prod(axis=1).sum()) != pixels:
         raise MediaMismatchError(f"{name} {grids.tolist()} describes {grids.prod(axis=1).sum()} patches, not {pixels}")
     grids = grids // np.array([1, family.merge, family.merge])
-    intervals = _intervals(family, len(grids), train_inputs) if kind == "video" else np.ones(len(grids), np.float32)
+    seconds = _seconds(family, len(grids), train_inputs) if kind == "video" else [None] * len(grids)
     media = []
-    for (t, h, w), interval in zip(grids.tolist(), intervals.tolist(), strict=True):
+    for (t, h, w), between in zip(grids.tolist(), seconds, strict=True):
         apart = kind == "video" and family.frames_apart
-        media += [Medium(kind, (1, h, w))] * t if apart else [Medium(kind, (t, h, w), interval)]
+        media += [Medium(kind, (1, h, w))] * t if apart else [Medium(kind, (t, h, w), between)]
     return media
 
 
-def _intervals(family: MediaFamily, videos: int, train_inputs: TrainInputs) -> np.ndarray:
-    """Positions between two moments of each video, float32 as transformers computes it."""
-    if family.time_unit is None or family.frames_apart:
-        return np.ones(videos, np.float32)
-    seconds = next((train_inputs[n] for n in _SECONDS if train_inputs.get(n) is not None), None)
-    each = np.ones(videos, np.float32) if seconds is None else np.asarray(seconds, np.float32).reshape(-1)
+def _seconds(family: MediaFamily, videos: int, train_inputs: TrainInputs) -> list[float | None]:
+    """Seconds between two moments of each video, 1 where the processor does not say."""
+    if family.time_unit is None:
+        return [None] * videos
+    given = next((train_inputs[name] for name in _SECONDS if train_inputs.get(name) is not None), None)
+    each = np.ones(videos) if given is None else np.asarray(given, np.float32).reshape(-1)
     if len(each) != videos:
         raise MediaMismatchError(f"{videos} videos have {len(each)} second_per_grid_ts")
-    return each * np.float32(family.time_unit)
+    return [float(between) for between in each]
 
 
 _SECONDS = ("second_per_grid_ts", "video_second_per_grid")

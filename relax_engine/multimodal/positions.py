@@ -4,7 +4,7 @@ What lives here: time, height and width of each token, equal to transformers' `g
 not: which tokens are media (`media.py`), and turning positions into angles (each model does).
 
 Text counts on by 1 in all three. A medium of `t x h x w` features that starts at position s has
-`(s + interval * i, s + j, s + k)`; the text behind it goes on at `s + max(h, w)`.
+`(s + moment i, s + j, s + k)`; the text behind it goes on at `s + max(h, w)`, or behind its last position.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ def _inside(family: MediaFamily, medium: Medium) -> np.ndarray:
     if medium.kind == "audio":
         return np.tile(np.arange(medium.count), (3, 1))
     t, h, w = (index.ravel() for index in np.indices(medium.grid))
-    moments = t.astype(np.float32) * np.float32(medium.interval)
+    if medium.seconds is None or family.time_unit is None:
+        return np.stack([t, h, w])
+    seconds, unit = np.float32(medium.seconds), np.float32(family.time_unit)  # as transformers rounds
+    moments = t.astype(np.float32) * seconds * unit if family.real_time else t.astype(np.float32) * (unit * seconds)
     return np.stack([moments if family.real_time else moments.astype(np.int64), h, w])
 
 

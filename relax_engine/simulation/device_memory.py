@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from relax_engine.config import RunConfig
 from relax_engine.config.layout import read_layout
 from relax_engine.config.model_presets import read_preset
 from relax_engine.config.roles import devices_of, required_roles, uses_reference
+from relax_engine.multimodal.families import media_family
+from relax_engine.multimodal.towers import tower_shapes
 from relax_engine.simulation.memory import (
     AdapterSizes,
     ParallelLayout,
@@ -113,6 +116,9 @@ def _model(config: RunConfig) -> tuple[ModelSpec, int] | None:
     except (UnknownArchitectureError, UnsupportedModelError, json.JSONDecodeError):
         return None  # the doctor says why
     own = parameters_per_device(spec, ParallelLayout()).total
+    family = media_family(hf_config)
+    if parameters is None and family is not None:
+        return spec, sum(math.prod(shape) for shape in tower_shapes(family).values())
     return spec, max(0, (parameters or own) - own)
 
 

