@@ -8,10 +8,11 @@ import time
 import uuid
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from letters import HERE, ROOT, environment, prompts, pyflyte, settings
+from letters import HERE, ROOT, environment, prompts, settings
 
 from examples.tiny_math.make_model import make_model
 from relax_engine.lineage import ArtifactStore
@@ -36,11 +37,11 @@ ARTIFACTS = {
 }
 
 
-def run_forked(home: Path, variables: dict[str, str], arguments: list[str]) -> None:
-    """What a process that is about to be killed executes."""
+def run_forked(*arguments: Any) -> None:
+    """What the process of an attempt executes."""
     import killed_pyflyte
 
-    killed_pyflyte.attempt(home, variables, arguments)
+    killed_pyflyte.attempt(*arguments)
 
 
 class Pipeline:
@@ -51,12 +52,12 @@ class Pipeline:
         self.home, self.inputs, self.mark = home, inputs, uuid.uuid4().hex
         self.points, self.bodies = home / "points.txt", home / "bodies.txt"
 
-    def attempt(self) -> int:
-        """Exit code of `pyflyte run`, which dies at its next point."""
+    def attempt(self, *, killed: bool = True) -> int:
+        """Exit code of `pyflyte run`; with `killed` it dies at its next point."""
         variables = {**environment(self.home), MARK: self.mark}
         arguments = ["run", str(ROOT / "workflows/post_training.py"), "post_training", *self.inputs]
         began = time.monotonic()
-        process = FORKED.Process(target=run_forked, args=(self.home, variables, arguments))
+        process = FORKED.Process(target=run_forked, args=(self.home, variables, arguments, killed))
         process.start()
         process.join(DEADLINE_S)
         point = (self.lines(self.points) or [""])[-1] if process.exitcode else "the end"
@@ -99,12 +100,10 @@ def test_killed_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         *("--train_prompts", str(source / "train.parquet"), "--heldout_prompts", str(source / "heldout.parquet")),
         *("--base_model", str(source / "model"), "--config", str(source / "run.yaml"), "--name", "letters"),
     ]
-    undisturbed = tmp_path / "undisturbed"
-    undisturbed.mkdir()
-    pyflyte(undisturbed, "workflows/post_training.py", "post_training", *inputs)
-
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{HERE}")
     FORKED.set_forkserver_preload(["killed_pyflyte", "test_killed_pipeline"])
+    undisturbed = Pipeline(tmp_path / "undisturbed", inputs)
+    assert undisturbed.attempt(killed=False) == 0
     pipeline = Pipeline(tmp_path / "killed", inputs)
     finished: dict[str, int] = {}
     while pipeline.attempt() != 0:
@@ -125,7 +124,7 @@ def test_killed_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(repeats) == TASKS.total()
     print(f"{died.total()} kills, {repeats.total()} bodies begun for {len(repeats)} tasks")
 
-    store, whole = pipeline.store, ArtifactStore.open(str(undisturbed / "artifacts"))
+    store, whole = pipeline.store, undisturbed.store
     assert {name.removeprefix("letters-") for name in store.names()} == ARTIFACTS
     for name in ("train", "heldout", "start", "model"):
         assert store.resolve(f"letters-{name}").digest == whole.resolve(f"letters-{name}").digest, name
