@@ -145,8 +145,8 @@ def _adapters(spec: ModelSpec, layout: ParallelLayout, sizes: AdapterSizes) -> S
     queries = spec.num_attention_heads * value
     qkv = queries + 2 * spec.num_query_groups * spec.head_dim
 
-    def mlp(ffn: int, cut: int) -> int:
-        first = 2 * hidden + 2 * ffn // cut if "linear_fc1" in sizes.targets else 0
+    def mlp(ffn: int, cut: int, parts: int = 2) -> int:
+        first = parts * hidden + 2 * ffn // cut if "linear_fc1" in sizes.targets else 0
         return first + (ffn // cut + hidden if "linear_fc2" in sizes.targets else 0)
 
     attention = 3 * hidden + qkv // tensor if "linear_qkv" in sizes.targets else 0
@@ -156,7 +156,7 @@ def _adapters(spec: ModelSpec, layout: ParallelLayout, sizes: AdapterSizes) -> S
         dense += attention
         experts = spec.experts if spec.has_experts(layer) else None
         if experts is None:
-            dense += mlp(spec.ffn_hidden_size, tensor)
+            dense += mlp(spec.ffn_hidden_size, tensor, 1 if spec.fused_gate_up else 2)
             continue
         dense += mlp(experts.shared_ffn_hidden_size, tensor) if experts.shared_ffn_hidden_size else 0
         expert += experts.count // layout.expert * mlp(experts.ffn_hidden_size, layout.experts_tensor)

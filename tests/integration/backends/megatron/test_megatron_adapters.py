@@ -28,6 +28,12 @@ PLAIN = {"weight_decay": 0.0}
 MODELS: dict[str, dict[str, Any]] = {
     "dense": {"family": "Qwen2", "tied": True},
     "experts": {"family": "Qwen2Moe", **EXPERTS, "shared_expert_intermediate_size": 40},
+    "fused": {
+        "family": "Glm4",
+        "partial_rotary_factor": 0.5,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+    },  # gate and up are one layer
 }
 LAYOUTS = {
     "dense": [
@@ -37,6 +43,7 @@ LAYOUTS = {
         (2, ParallelLayout(pipeline=2), False),
         (2, ParallelLayout(context=2), True),
     ],
+    "fused": [(2, ParallelLayout(2, True), False)],
     "experts": [
         (2, ParallelLayout(2, True), False),
         (2, ParallelLayout(expert=2), True),
@@ -71,7 +78,7 @@ def _resume(settings: Any, directory: Path) -> tuple[dict[str, torch.Tensor], li
     return weights, following
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
+@pytest.fixture(scope="module", params=["dense", "experts", pytest.param("fused", marks=pytest.mark.long)])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
