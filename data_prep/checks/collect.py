@@ -66,7 +66,7 @@ class Collector:
         facts.scripts[script(text)] += 1
         facts.keys.append(key(text, _media_bytes(row)))
         if self._count:
-            facts.prompt_tokens.append(None if defect else self._count(prompt))
+            facts.prompt_tokens.append(None if defect else self._count(prompt, row))
         if self._near:
             facts.signatures.append(signature(text))
         if "task" in facts.flags:

@@ -13,6 +13,7 @@ from ray import serve
 from relax_engine.checkpoint.hf_reader import read_config
 from relax_engine.components.mode import partition_number
 from relax_engine.components.role import Role, RoleContext, ingress
+from relax_engine.multimodal.media import TRAIN_INPUTS
 from relax_engine.multimodal.model import family_of
 from relax_engine.rollout.class_labels import class_names, class_targets
 from relax_engine.rollout.data_source import DataSettings, PromptDataSource
@@ -126,7 +127,7 @@ class Sft(Role):
             "sample_indices": Column.fixed(numbers, np.int64),
         }
         if self._media:
-            columns["multimodal_train_inputs"] = Column.objects(media)
+            columns[TRAIN_INPUTS] = Column.objects(media)
         if len(self.sources) > 1:
             columns["group_index"] = Column.fixed(numbers, np.int64)
         return ColumnBatch(columns)

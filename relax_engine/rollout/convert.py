@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from relax_engine.multimodal.media import TRAIN_INPUTS
 from relax_engine.rollout.partial import oldest_counted_version
 from relax_engine.rollout.pool import RolloutError
 from relax_engine.rollout.reward_stage import RewardStage
@@ -49,7 +50,7 @@ def to_columns(
     if routed_experts:
         extra[ROUTED_EXPERTS] = Column.ragged(_routed_experts(samples), np.int16)
     if media:
-        extra["multimodal_train_inputs"] = Column.objects([sample.multimodal_train_inputs for sample in samples])
+        extra[TRAIN_INPUTS] = Column.objects([sample.multimodal_train_inputs for sample in samples])
     masks = [
         np.zeros(sample.response_length, np.uint8) if sample.remove_sample else np.asarray(sample.loss_mask, np.uint8)
         for sample in samples

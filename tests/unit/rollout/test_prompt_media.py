@@ -124,3 +124,31 @@ def test_checkpoints_keep_media_and_make_tensors_again(folder: Path, model: Path
         assert after.multimodal_inputs == before.multimodal_inputs
         for name, array in before.multimodal_train_inputs.items():
             np.testing.assert_array_equal(after.multimodal_train_inputs[name], array)
+
+
+def test_validation_counts_the_same_tokens(folder: Path, model: Path) -> None:
+    from data_prep.tokens import context_of, load_counter
+
+    content = (folder / "2.png").read_bytes()
+    messages = [{"role": "user", "content": "<image> and <image>"}]
+    row = {"prompt": messages, "images": [{"bytes": content, "path": "2.png"}, {"bytes": content, "path": "2.png"}]}
+    count, budget = load_counter(model), MediaBudget()
+    chosen = MediaSettings(keys={"image": "images"}, model=str(model), budget=budget)
+    path = folder / "counted.parquet"
+    pq.write_table(pa.Table.from_pylist([row]), path)
+    settings = DataSettings([str(path)], input_key="prompt", apply_chat_template=True, media=chosen)
+    (group,) = PromptDataSource(settings, load_tokenizer(str(model)), 1).get_groups(1)
+    assert count(messages, row) == len(group[0].tokens)
+    assert count(messages, {"images": row["images"][:1]}) is None
+    assert count("plain", {}) == 5
+    assert context_of(model) == 1023
+
+
+def test_rows_of_media_count_their_bytes(folder: Path, model: Path) -> None:
+    """The stream's memory is bounded by what rows say that they take."""
+    from relax_engine.stream.columns import Column
+
+    (group,) = source(folder, model, [{"prompt": "<image>", "images": ["0.png"]}]).get_groups(1)
+    inputs = group[0].multimodal_train_inputs
+    column = Column.objects([inputs, None])
+    assert column.nbytes == 2 * 8 + inputs["pixel_values"].nbytes + 3 * 8

@@ -6,7 +6,6 @@ What lives here: the sizes of the decoder and its cache. What does not: reading 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Mapping
@@ -20,13 +19,7 @@ from relax_engine.checkpoint.errors import UnsupportedModelError
 from relax_engine.checkpoint.families import UnknownArchitectureError, model_spec, policy_spec
 from relax_engine.checkpoint.mapping import WeightMap
 from relax_engine.checkpoint.model_spec import ModelSpec
-from relax_engine.multimodal.families import MediaFamily, media_family
-
-LISTENERS: Mapping[str, str] = {
-    "Qwen3OmniMoeThinkerForConditionalGeneration": "Qwen3MoeForCausalLM",
-    "Qwen3OmniMoeForConditionalGeneration": "Qwen3MoeForCausalLM",
-}
-"""The text model inside of each architecture that hears, which the engine serves and nobody trains yet."""
+from relax_engine.multimodal.families import MediaFamily
 
 
 @dataclass(frozen=True)
@@ -125,27 +118,14 @@ def parse_architecture(config: Mapping[str, Any], *, extra_eos: Any = None, sour
         ModelError: see `load_architecture`.
     """
     try:
-        spec = policy_spec(_listener(config) or model_spec(config))
-    except (UnknownArchitectureError, UnsupportedModelError, ValueError) as error:
+        spec = policy_spec(model_spec(config))
+    except (UnknownArchitectureError, UnsupportedModelError) as error:
         raise ModelError(f"{source}: {error}") from error
     inner = config if spec.media is None else spec.media.text_config
     arch = Architecture(spec, tuple(sorted(_ids(inner.get("eos_token_id")) | _ids(extra_eos))))
     if arch.head_dim % 2 or spec.rope.rotated(spec.rotary_head_dim) % 2:
         raise ModelError(f"{source}: heads of {arch.head_dim} elements, which must be rotated in pairs")
     return arch
-
-
-def _listener(config: Mapping[str, Any]) -> ModelSpec | None:
-    """The text model inside of a model that hears; None for any other."""
-    name = str((config.get("architectures") or [None])[0])
-    family = media_family(config) if name in LISTENERS else None
-    if family is None:
-        return None
-    tied = bool(family.text_config.get("tie_word_embeddings"))
-    text = {**family.text_config, "architectures": [LISTENERS[name]], "tie_word_embeddings": tied}
-    spec = dataclasses.replace(model_spec(text), architecture=name, media=family)
-    family.axes(spec.head_dim // 2)
-    return spec
 
 
 def _ids(value: Any) -> set[int]:

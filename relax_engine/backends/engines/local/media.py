@@ -73,8 +73,9 @@ class PrefixMedia:
 class MediaRequests:
     """Reads the media of bodies. Called from worker threads."""
 
-    def __init__(self, processor: MediaProcessor) -> None:
-        self.processor = processor
+    def __init__(self, processor: MediaProcessor, cache_bytes: int = _CACHE_BYTES) -> None:
+        """Prepared media are kept up to `cache_bytes`; the newest always."""
+        self.processor, self._cache_bytes = processor, cache_bytes
         self._reader = MediaReader(None)
         self._prepared: OrderedDict[str, Features] = OrderedDict()
         self._lock = threading.Lock()
@@ -119,6 +120,11 @@ class MediaRequests:
         prompt = MediaPrompt(digest, features.train_inputs, places_of(blocks), positions.ids, positions.delta)
         return tuple(whole), prompt
 
+    @property
+    def cached_bytes(self) -> int:
+        """What the prepared media take."""
+        return sum(map(_size, self._prepared.values()))
+
     def _features(self, digest: str, media: Media) -> Features:
         with self._lock:
             if digest in self._prepared:
@@ -128,7 +134,7 @@ class MediaRequests:
         features = self.processor.features(checked)
         with self._lock:
             self._prepared[digest] = features
-            while sum(map(_size, self._prepared.values())) > _CACHE_BYTES and len(self._prepared) > 1:
+            while self.cached_bytes > self._cache_bytes and len(self._prepared) > 1:
                 self._prepared.popitem(last=False)
         return features
 
