@@ -76,6 +76,8 @@ class Embedded:
             leaves = tuple(level.detach().requires_grad_(level.requires_grad) for level in self.deepstack)
             hidden = _Joined.apply(hidden, leaves, *self.deepstack)
             self.deepstack = leaves
+        if torch.is_grad_enabled() and not hidden.requires_grad:
+            hidden = hidden.detach().requires_grad_()  # text alone, and the text model frozen: still a backward pass
         self.hidden = hidden
 
 
