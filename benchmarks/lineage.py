@@ -1,6 +1,6 @@
 """Lookups in a store of many artifacts: how long each kind of question takes, on a directory and on an S3 server.
 
-    python benchmarks/lineage.py                   # 100,000 artifacts in a directory, 5,000 on an S3 server
+    python benchmarks/lineage.py                   # 100,000 artifacts in a directory, 2,000 on an S3 server
     python benchmarks/lineage.py --stores s3 --server ceph        # as root, with the packages of `make test-s3`
 
 Artifacts stand in pipelines of ten (raw data to report), a thousand names, every pipeline's model under one name of
@@ -153,7 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stores", nargs="+", choices=("directory", "s3"), default=["directory", "s3"])
     parser.add_argument("--artifacts", type=int, default=100_000, help="in the directory (%(default)s)")
-    parser.add_argument("--artifacts-s3", type=int, default=5_000, help="on the S3 server (%(default)s)")
+    parser.add_argument("--artifacts-s3", type=int, default=2_000, help="on the S3 server (%(default)s)")
     parser.add_argument("--server", choices=("moto", "ceph"), default="moto", help="of the bucket (%(default)s)")
     parser.add_argument("--output", default=str(ROOT / "benchmarks/results/lineage.json"))
     options = parser.parse_args()

@@ -70,10 +70,10 @@ class NameTable:
 
     def _with_new(self, known: Mapping[str, str] | None, marks: Iterable[str]) -> dict[str, str]:
         """The list with the names that it does not have; without a list, all names as their references say."""
-        listed = set(map(_name, marks) if known is not None else self._references.names())
-        new = sorted(listed - (known or {}).keys())
-        references = at_once(self._references.read, new)
-        return {**(known or {}), **{reference.name: reference.kind for reference in references if reference}}
+        listed = map(_name, marks) if known is not None else self._references.names()
+        known = known or {}
+        references = at_once(self._references.read, sorted({name for name in listed if name not in known}))
+        return {**known, **{reference.name: reference.kind for reference in references if reference}}
 
 
 def mark_key(name: str, kind: str) -> str:
@@ -92,7 +92,10 @@ def serialise(kinds: Mapping[str, str]) -> bytes:
 def _parse(data: bytes) -> dict[str, str]:
     document = json.loads(data)
     check_schema(document, NAMES_SCHEMA, "the list of names")
-    return {name: kind for kind, names in document["names"].items() for name in names}
+    known: dict[str, str] = {}
+    for kind, names in document["names"].items():
+        known.update(dict.fromkeys(names, kind))
+    return known
 
 
 def _name(mark: str) -> str:

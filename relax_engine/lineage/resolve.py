@@ -94,5 +94,5 @@ class Resolver:
 def _close(wanted: str, names: Sequence[str]) -> list[str]:
     """At most three names that look like `wanted`, the likest first."""
     pieces = {wanted[index : index + 2] for index in range(len(wanted) - 1)}
-    candidates = heapq.nlargest(_COMPARED, names, key=lambda name: sum(piece in name for piece in pieces))
+    candidates = heapq.nlargest(_COMPARED, names, key=lambda name: sum(map(name.__contains__, pieces)))
     return difflib.get_close_matches(wanted, candidates, n=3)
