@@ -93,11 +93,14 @@ class PartTable:
 
     @contextlib.contextmanager
     def _opened(self, parts: Sequence[Part]) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+        """The columns of all parts together, and their rows; those of an earlier version lack some, null then."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context(pq.ParquetFile(self.directory / part.file)) for part in parts]
-            yield files[0].schema_arrow, (batch for file in files for batch in file.iter_batches(_GROUP_ROWS))
+            schema = pa.unify_schemas([file.schema_arrow for file in reversed(files)])
+            yield schema, (_filled(batch, schema) for file in files for batch in file.iter_batches(_GROUP_ROWS))
 
     def _write(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Part:
         import pyarrow as pa
@@ -140,3 +143,11 @@ def read_parts(directory: Path) -> list[Part]:
     path = directory / _MANIFEST
     entries: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
     return [Part(**entry) for entry in entries]
+
+
+def _filled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    given = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns = [given[one.name] if one.name in given else pa.nulls(batch.num_rows, one.type) for one in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -168,13 +168,16 @@ class Rollouts:
             for part in read_parts(directory)
             if steps is None or any(part.first_step <= step <= part.last_step for step in steps)
         ]
-        if files:
-            return "read_parquet([" + ", ".join(f"'{file}'" for file in files) + "])"
         from relax_engine.observe.rollouts.tables import SAMPLES, TRAINING
 
         schema = SAMPLES if table == "samples" else TRAINING
         empty = ", ".join(f"NULL::{_SQL_TYPES[str(column.type)]} AS {column.name}" for column in schema)
-        return f"(SELECT {empty} WHERE FALSE)"
+        nothing = f"SELECT {empty} WHERE FALSE"
+        if not files:
+            return f"({nothing})"
+        # Files of an earlier version lack columns that came since: they are empty there.
+        listed = ", ".join(f"'{file}'" for file in files)
+        return f"({nothing} UNION ALL BY NAME SELECT * FROM read_parquet([{listed}], union_by_name=true))"
 
     def _rows(self, sql: str, parameters: Sequence[Any]) -> list[dict[str, Any]]:
         cursor: duckdb.DuckDBPyConnection = self._database.cursor()

@@ -132,6 +132,30 @@ def test_sorting_and_figures_by_step(tmp_path: Path) -> None:
     assert steps[0]["groups"] == 2
 
 
+def test_a_run_of_an_earlier_version_is_read_and_goes_on(tmp_path: Path) -> None:
+    """Columns that came since are empty in its rows, before and after new rows are merged with them."""
+    later = {"samples": ["engine", "admitted"], "training": ["trained"]}
+    for name, came_since in later.items():
+        parts = PartTable(tmp_path / "rollouts" / name)
+        samples, batch = made(0)
+        table = (
+            samples_table(0, samples, batch, placed=1.0, media=NOTHING)
+            if name == "samples"
+            else training_table(0, 1, batch.with_columns(advantages=batch["rollout_log_probs"]), began=2.0)
+        )
+        parts.append(table.drop_columns(came_since))
+    with Rollouts(tmp_path) as rollouts:
+        assert [row["engine"] for row in rollouts.find(columns=["engine"])] == [None] * 4
+        assert rollouts.count(["response~answer"]) == 4
+        assert rollouts.sample(0, 2)["trained"] is None
+    again = PartTable(tmp_path / "rollouts/samples")
+    for step in range(1, 20):
+        again.append(samples_table(step, *made(step), placed=1.0, media=NOTHING))
+    with Rollouts(tmp_path) as rollouts:
+        assert rollouts.count() == 80
+        assert rollouts.sample(0, 2)["engine"] is None
+
+
 def test_parts_are_merged_and_rows_stay(tmp_path: Path) -> None:
     """A hundred parts of four rows are a few files, in order, each row once; so they are after a rewind."""
     record(tmp_path, 100)
