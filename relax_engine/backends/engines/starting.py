@@ -91,7 +91,8 @@ class EngineStart:
             "extra_args": self.extra_args,
         }
         if self.kind == "local":
-            if family_of(self.model_path) is not None:
+            found = Path(self.model_path, "config.json").is_file()  # without one, the engine says what is wrong
+            if found and family_of(self.model_path) is not None:
                 common["extra_args"] = {"media_budget": self.media_budget.to_json(), **self.extra_args}
             return launch_engine(self.model_path, weight_store=self.weight_store, **common)
         common |= {"python": self.sglang_python, "gives_memory_back": self.gives_memory_back}
