@@ -42,6 +42,7 @@ async def run(engines: list[EngineProcess], model: Path, tokenizer: Any) -> Run:
             "rollout_max_context_len": None,
             "wait_timeout": 30.0,
             "rollout_http_timeout": 120.0,
+            "use_rollout_routing_replay": False,
         }
         args = FlatView(values | changes)
         path = "relax_engine.rollout.multi_turn:generate"
