@@ -310,13 +310,13 @@ class Scheduler:
 
     def _collect(self, request: Request) -> None:
         """Take the recorded outputs of a row into its request."""
-        row = self.rows.index(request)
+        row, computed = self.rows.index(request), len(request.prompt) + len(request.output_ids)
         log_probs = self.cache.out_log_probs[row, request.first_column : self.cache.cursor]
         request.output_ids.extend(self.cache.out_tokens[row, request.first_column : self.cache.cursor].tolist())
         request.log_probs.extend(log_probs.tolist())
         # A column has what the token before its output was sent to; of the first that was known from the prefix.
         experts = self.cache.out_experts[row, request.first_column + 1 : self.cache.cursor]
-        request.add_experts(len(request.admitted), experts.cpu().numpy())
+        request.add_experts(computed, experts.clone().cpu().numpy())
         # A NaN or an infinity makes the sum one too.
         request.finite = request.finite and math.isfinite(float(log_probs.sum()))
         request.extend_span(self.version, len(request.output_ids))
