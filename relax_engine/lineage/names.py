@@ -24,8 +24,8 @@ from relax_engine.lineage.refs import ReferenceTable
 NAMES_KEY = "names.json"
 NAMES_SCHEMA = 1
 MARKS_FOLDER = "kinds/"
-FOLD = 64
-"""Marks at which the writer of a new name brings the list up to date: a reader asks for the reference of each."""
+FOLD = 16
+"""Marks at which the writer of a new name brings the list up to date: a reader asks for their references, at once."""
 
 
 class NameTable:
