@@ -150,6 +150,7 @@ def _spread(rank: int, size: int, init: str, settings: Any, checkpoint: Path, di
     return {"rows": rows, "loss": loss, "gradients": gradients, "tensors": tensors, "replica": replica}
 
 
+@pytest.mark.long
 def test_spread_over_ranks_and_loaded_on_one(tmp_path: Path) -> None:
     options = {"layers": 4, "deepstack": 2}
     checkpoint = media_checkpoint(tmp_path / "model", "Qwen3VL", **options)
