@@ -10,10 +10,11 @@ import dataclasses
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Message = dict[str, Any]
 
@@ -165,6 +166,8 @@ class Sample:
             for span in values.get("weight_versions", [])
         ]
         if values.get("rollout_routed_experts") is not None:
+            import numpy as np
+
             values["rollout_routed_experts"] = np.asarray(values["rollout_routed_experts"], np.int16)
         return cls(**values)
 

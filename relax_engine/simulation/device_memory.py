@@ -21,7 +21,6 @@ from relax_engine.config.layout import read_layout
 from relax_engine.config.model_presets import read_preset
 from relax_engine.config.roles import devices_of, required_roles, uses_reference
 from relax_engine.multimodal.families import media_family
-from relax_engine.multimodal.towers import tower_shapes
 from relax_engine.simulation.memory import (
     AdapterSizes,
     ParallelLayout,
@@ -118,6 +117,8 @@ def _model(config: RunConfig) -> tuple[ModelSpec, int] | None:
     own = parameters_per_device(spec, ParallelLayout()).total
     family = media_family(hf_config)
     if parameters is None and family is not None:
+        from relax_engine.multimodal.towers import tower_shapes  # torch
+
         return spec, sum(math.prod(shape) for shape in tower_shapes(family).values())
     return spec, max(0, (parameters or own) - own)
 

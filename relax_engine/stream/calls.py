@@ -5,6 +5,7 @@ What lives here: one method a call, each with its deadline. What does not: rows 
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -38,9 +39,15 @@ class StreamCalls:
         return self._ask("describe", deadline_s=deadline_s)
 
     def processes(self, *, deadline_s: float = CALL_S) -> dict[str, Any]:
-        """Process ids and holdings: `controller` is a pid, `units` the report of each storage unit."""
+        """Process ids and holdings: `controller` is a pid, `units` the report of each storage unit.
+
+        A process that is being started again is waited for.
+        """
         pid = self._ask("pid", deadline_s=deadline_s)
-        reports: list[dict[str, Any]] = ray.get([unit.report.remote() for unit in self._units], timeout=deadline_s)
+        reports = [
+            ask(functools.partial(_report, unit), deadline_s, "report()", f"storage unit {number}")
+            for number, unit in enumerate(self._units)
+        ]
         return {"controller": pid, "units": reports}
 
     def wait_partition(self, partition: str, state: str = "exists", *, deadline_s: float = WAIT_S) -> None:
@@ -131,3 +138,7 @@ class StreamCalls:
 def _describe(method: str, args: Sequence[Any]) -> str:
     """A call for messages: its name and the first plain arguments."""
     return f"{method}({', '.join(map(str, args[:3]))})"
+
+
+def _report(unit: ray.actor.ActorHandle, _: float) -> ray.ObjectRef:
+    return unit.report.remote()

@@ -14,6 +14,7 @@ from relax_engine.stream.errors import StreamRestartingError, StreamUnavailableE
 from relax_engine.utils.waits import waiting
 
 RETRY_S = 0.2
+CONTROLLER = "the stream controller"
 
 Submit = Callable[[float], ray.ObjectRef]
 """Makes a call; gets the seconds that are left for it. Called again when the controller was restarted meanwhile."""
@@ -24,28 +25,28 @@ def server_wait(deadline_s: float) -> float:
     return deadline_s - min(1.0, 0.2 * deadline_s)
 
 
-def settle(ref: ray.ObjectRef, deadline_s: float, call: str) -> Any:
-    """The answer of one controller call.
+def settle(ref: ray.ObjectRef, deadline_s: float, call: str, who: str = CONTROLLER) -> Any:
+    """The answer of one call to `who`, the controller or a storage unit.
 
     Raises:
-        StreamRestartingError: the controller died and is being restarted; the call may have been carried out.
-        StreamUnavailableError: the controller is dead or silent.
+        StreamRestartingError: it died and is being restarted; the call may have been carried out.
+        StreamUnavailableError: it is dead or silent.
         Exception: what the call raised, with the remote traceback as its cause.
     """
     try:
         with waiting(call):
             return ray.get(ref, timeout=deadline_s)
     except (GetTimeoutError, RayTaskError, RayActorError) as error:
-        raise _translate(error, deadline_s, call) from error
+        raise _translate(error, deadline_s, call, who) from error
 
 
-def ask(submit: Submit, deadline_s: float, call: str) -> Any:
-    """`settle` for calls that may be carried out twice: repeated while the controller is being restarted."""
+def ask(submit: Submit, deadline_s: float, call: str, who: str = CONTROLLER) -> Any:
+    """`settle` for calls that may be carried out twice: repeated while the process that answers is being restarted."""
     end = time.monotonic() + deadline_s
     while True:
         left = max(0.0, end - time.monotonic())
         try:
-            return settle(submit(left), left, call)
+            return settle(submit(left), left, call, who)
         except StreamRestartingError:
             if end - time.monotonic() < RETRY_S:
                 raise
@@ -61,17 +62,17 @@ async def aask(submit: Submit, deadline_s: float, call: str) -> Any:
             with waiting(call):
                 return await asyncio.wait_for(asyncio.wrap_future(submit(left).future()), left)
         except (TimeoutError, RayTaskError, RayActorError) as error:
-            failure = _translate(error, deadline_s, call)
+            failure = _translate(error, deadline_s, call, CONTROLLER)
             if not isinstance(failure, StreamRestartingError) or end - time.monotonic() < RETRY_S:
                 raise failure from error
             await asyncio.sleep(RETRY_S)
 
 
-def _translate(error: Exception, deadline_s: float, call: str) -> Exception:
+def _translate(error: Exception, deadline_s: float, call: str, who: str) -> Exception:
     if isinstance(error, RayTaskError):
         return error.cause if isinstance(error.cause, Exception) else error
     if isinstance(error, ActorUnavailableError):
-        return StreamRestartingError(f"{call}: the stream controller died and has not come back ({error})")
+        return StreamRestartingError(f"{call}: {who} died and has not come back ({error})")
     if isinstance(error, RayActorError):
-        return StreamUnavailableError(f"{call}: the stream controller is dead ({type(error).__name__}: {error})")
-    return StreamUnavailableError(f"{call}: the stream controller did not answer within {deadline_s:.1f} s")
+        return StreamUnavailableError(f"{call}: {who} is dead ({type(error).__name__}: {error})")
+    return StreamUnavailableError(f"{call}: {who} did not answer within {deadline_s:.1f} s")

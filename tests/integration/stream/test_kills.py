@@ -105,11 +105,17 @@ def test_rows_whose_producer_and_unit_died_are_named_and_can_be_put_again(new_st
     kill(producer)
     kill_pid(client.processes()["units"][0]["pid"])
     with pytest.raises(BlockLostError, match=r"rows 0-63 \(64 rows\) of partition 'train_0' .* storage unit 0 .*again"):
-        new_peer_fetch(new_peer(client), delivery)
+        fetch_until_lost(new_peer, client, delivery)
     client.put_columns("train_0", range(64), rows_batch(0, 64), deadline_s=60)
     assert read_all(client, "train_0") == list(range(128))
     assert client.stats().lost_rows == 64
     assert client.stats().produced == 128
+
+
+def fetch_until_lost(new_peer, client, delivery):
+    """The node notices in its own time that an owner of memory is dead."""
+    for _ in range(20):
+        new_peer_fetch(new_peer(client), delivery)
 
 
 def new_peer_fetch(peer, delivery):

@@ -27,7 +27,8 @@ def test_an_unknown_architecture_is_refused(qwen3: Path, tmp_path: Path) -> None
     config = json.loads((qwen3 / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["MambaForCausalLM"]}))
     with pytest.raises(
-        EngineLaunchError, match=r"(?s)status 2.*'MambaForCausalLM' is not one of LlamaForCausalLM, Mistral"
+        EngineLaunchError,
+        match=r"(?s)status 2.*unknown model architecture 'MambaForCausalLM'; supported: .*LlamaForCausalLM",
     ):
         launch_engine(tmp_path)
 
