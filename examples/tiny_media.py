@@ -101,14 +101,14 @@ def _text_config(tokenizer: Any, family: Family, changes: Mapping[str, Any]) -> 
 def _model(family: Family, text: dict[str, Any], ids: Mapping[str, int]) -> Any:
     import transformers as hf
 
-    vision = {
+    vision: dict[str, Any] = {
         "depth": 2,
         "hidden_size": 64,
         "num_heads": 2,
         "patch_size": PATCH,
         "out_hidden_size": text["hidden_size"],
     }
-    named = {
+    named: dict[str, Any] = {
         "image_token_id": ids["<|image_pad|>"],
         "video_token_id": ids["<|video_pad|>"],
         "vision_start_token_id": ids["<|vision_start|>"],
@@ -126,11 +126,11 @@ def _model(family: Family, text: dict[str, Any], ids: Mapping[str, int]) -> Any:
         return hf.Qwen3VLForConditionalGeneration(
             hf.Qwen3VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=tied, **named)
         )
-    audio = {
+    audio: dict[str, Any] = {
         "num_mel_bins": MEL, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 128, "d_model": 64,
         "output_dim": text["hidden_size"], "downsample_hidden_size": 32,
     }  # fmt: skip
-    sounds = {
+    sounds: dict[str, Any] = {
         "audio_token_id": ids["<|audio_pad|>"],
         "audio_start_token_id": ids["<|audio_start|>"],
         "audio_end_token_id": ids["<|audio_end|>"],

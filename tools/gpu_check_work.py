@@ -11,6 +11,7 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,12 @@ SIZES: dict[str, dict[str, Any]] = {
     "large": {"vocab_size": 32768, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 16},
     "large on a cpu": {"vocab_size": 2048, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4},
 }
-EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
+EXPERTS: dict[str, Any] = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "norm_topk_prob": True,
+}
 LENGTHS, RESPONSES = [40, 17, 63, 25, 9, 51], [20, 5, 30, 24, 1, 40]
 STEPS = 3
 
@@ -36,7 +42,12 @@ def models(folder: str, device: str) -> dict[str, Any]:
     for name in ("dense", "experts", "large"):
         sizes = SIZES["large on a cpu" if name == "large" and device == "cpu" else name]
         heads = sizes["hidden_size"] // 32
-        common = {**sizes, "num_attention_heads": heads, "num_key_value_heads": heads // 2, "head_dim": 64}
+        common: dict[str, Any] = {
+            **sizes,
+            "num_attention_heads": heads,
+            "num_key_value_heads": heads // 2,
+            "head_dim": 64,
+        }
         common |= {"max_position_embeddings": 4096, "tie_word_embeddings": True}
         if name == "experts":
             config = transformers.Qwen3MoeConfig(**common, **EXPERTS)
@@ -191,5 +202,5 @@ def _device_name() -> str:
 
 
 if __name__ == "__main__":
-    task = {"models": models, "steps": steps, "transfer": transfer, "speed": speed}[sys.argv[1]]
-    print(json.dumps(task(*sys.argv[2:])))
+    tasks: dict[str, Callable[..., Any]] = {"models": models, "steps": steps, "transfer": transfer, "speed": speed}
+    print(json.dumps(tasks[sys.argv[1]](*sys.argv[2:])))

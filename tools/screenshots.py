@@ -14,9 +14,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
-WIDE, PHONE = {"width": 1400, "height": 1000}, {"width": 390, "height": 844}
+WIDE = ViewportSize(width=1400, height=1000)
+PHONE = ViewportSize(width=390, height=844)
 START_S, SHOWN_MS = 60, 20_000
 
 
