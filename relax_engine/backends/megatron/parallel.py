@@ -48,14 +48,14 @@ def join(rank: int, world_size: int, init_method: str, layout: ParallelLayout, s
         ValueError: the layout does not fit the world, or the devices' communication.
     """
     global _current
+    layout.data_parallel(world_size)
+    if communication_backend() == "gloo" and layout.expert > 1 and layout.experts_tensor > 1:
+        raise ValueError(
+            f"experts on {layout.expert} expert-parallel and {layout.experts_tensor} expert-tensor-parallel ranks "
+            "exchange tensors of unequal sizes, which gloo does not: on CPUs use --expert-tensor-parallel-size 1"
+        )
     wanted = _World(rank, world_size, layout)
     if _current is None:
-        layout.data_parallel(world_size)
-        if communication_backend() == "gloo" and layout.expert > 1 and layout.experts_tensor > 1:
-            raise ValueError(
-                f"experts on {layout.expert} expert-parallel and {layout.experts_tensor} expert-tensor-parallel ranks "
-                "exchange tensors of unequal sizes, which gloo does not: on CPUs use --expert-tensor-parallel-size 1"
-            )
         if world_size == 1:
             dist.init_process_group(communication_backend(), store=dist.HashStore(), rank=0, world_size=1)
         else:

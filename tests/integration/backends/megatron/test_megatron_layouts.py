@@ -86,7 +86,9 @@ def test_a_layout_that_the_model_does_not_divide_over_is_refused(tmp_path: Path)
 
 
 def test_experts_cut_twice_are_refused_where_ranks_cannot_exchange_unequal_tensors(tmp_path: Path) -> None:
+    """Whether or not the process is in a world already."""
     checkpoint = make_checkpoint(tmp_path, **MODELS["experts"])
+    MegatronBackend(make_settings(checkpoint, ParallelLayout()), rank=0, world_size=1, init_method="").close()
     settings = make_settings(checkpoint, ParallelLayout(2, True, expert=2))
     with pytest.raises(ValueError, match=r"2 expert-parallel and 2 expert-tensor-parallel ranks .* gloo does not"):
         MegatronBackend(settings, rank=0, world_size=4, init_method="")
