@@ -18,5 +18,6 @@ def test_the_reward_rises(name: str, mode: str, ray_cluster: None, tmp_path: Pat
     outcome = run(name, mode, tmp_path)
     curve = outcome["reward_curve"]
     assert outcome["after"]["sampled"] > outcome["before"]["sampled"] + 0.1
-    assert sum(curve[-10:]) / 10 > sum(curve[:10]) / 10 + 0.03
+    least = 0.03 if name == "genrm" else 0.1  # most of genrm's gain is behind it after ten steps
+    assert sum(curve[-10:]) / 10 > sum(curve[:10]) / 10 + least
     assert outcome["logprob_max_abs_diff"] < 1e-3
