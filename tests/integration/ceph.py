@@ -51,7 +51,7 @@ osd data = {root}/osd
 osd objectstore = memstore
 memstore device bytes = 4G
 [client.rgw]
-rgw frontends = beast endpoint=127.0.0.1:{gateway}
+rgw frontends = beast endpoint=127.0.0.1:{gateway} tcp_nodelay=1
 """
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from sglang_suite import FACTS, KEY, KINDS, Engines
+from sglang_suite import CONTEXT, FACTS, KEY, KINDS, Engines
 
 from relax_engine.backends.engines.client import EngineClient
 from tests.integration.backends.engines.engine_models import Reference
@@ -22,7 +22,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     from examples.tiny_math.make_model import make_model
 
     root = tmp_path_factory.mktemp("models")
-    return make_model(root / "old", seed=0), make_model(root / "new", seed=1)
+    return make_model(root / "old", seed=0, context=CONTEXT), make_model(root / "new", seed=1, context=CONTEXT)
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from relax_engine.backends.engines.sglang_launch import default_python, find_sgl
 
 KINDS = ("sglang", "local")
 KEY = SecretStr("the-key-of-these-tests")
-CONTEXT = 240
+CONTEXT = 512
 START_S = 400.0
 FACTS: dict[str, str] = {}
 """What the suite measured, printed at its end."""

@@ -108,7 +108,7 @@ async def test_a_response_may_fill_the_context(client: EngineClient) -> None:
     [
         {"sampling_params": {}},
         {"input_ids": [], "sampling_params": {}},
-        {"input_ids": PROMPTS[0] * 100, "sampling_params": {}},
+        {"input_ids": PROMPTS[0] * CONTEXT, "sampling_params": {}},
         {"input_ids": PROMPTS[0], "sampling_params": {"max_new_tokens": 1000}},
         {"input_ids": PROMPTS[0], "sampling_params": {"temperature": -1}},
         {"input_ids": PROMPTS[0], "sampling_params": {"top_p": 0}},

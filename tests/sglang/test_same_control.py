@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from sglang_suite import FACTS, KEY
+from sglang_suite import CONTEXT, FACTS, KEY
 
 from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.types import EngineRefusedError, GenerateOutput, VersionSpan
@@ -28,7 +28,9 @@ from tests.integration.backends.engines.engine_models import Reference
 pytestmark = pytest.mark.sglang
 
 PROMPT = list(range(40, 72))
-LONG = {"max_new_tokens": 200, "ignore_eos": True}
+LENGTH = CONTEXT - len(PROMPT) - 8
+"""So many tokens that a request still runs when it was seen to run, however fast the engine."""
+LONG = {"max_new_tokens": LENGTH, "ignore_eos": True}
 SAME = 1e-4
 TIMEOUT = 60.0
 
@@ -53,10 +55,17 @@ def gap(reference: Reference, output: GenerateOutput, span: VersionSpan) -> floa
 
 
 async def begun(client: EngineClient, rid: str = "request") -> asyncio.Task[GenerateOutput]:
-    """A request that has some of its tokens."""
+    """A request that has some of its tokens, one more than were running."""
+
+    async def running() -> int:
+        return int((await client.loads())[0]["num_running_reqs"])
+
+    before = await running()
     task = asyncio.create_task(client.generate(PROMPT, LONG, rid=rid))
-    await asyncio.sleep(0.1)
-    assert not task.done()
+    async with asyncio.timeout(TIMEOUT):
+        while await running() <= before:
+            assert not task.done(), task.exception() or task.result()
+            await asyncio.sleep(0.005)
     return task
 
 
@@ -120,7 +129,7 @@ async def test_pause_and_continue(client: EngineClient, old: Reference, mode: st
     output = await task
     assert output.finish_reason["type"] == "length"
     assert output.num_retractions == (mode == "retract")
-    assert gap(old, output, VersionSpan("0", 0, 200)) < SAME
+    assert gap(old, output, VersionSpan("0", 0, LENGTH)) < SAME
 
 
 def transport(name: str, tmp_path: Path) -> Transport:
@@ -152,13 +161,13 @@ async def test_new_weights_while_a_request_runs(
         assert report.buckets > 2
         output = await task
         before, after = output.weight_versions
-        assert (before.version, before.start, after.version, after.end) == ("6", 0, "7", 200)
+        assert (before.version, before.start, after.version, after.end) == ("6", 0, "7", LENGTH)
         assert before.end == after.start
         assert output.num_retractions == 1
         assert gap(old, output, before) < SAME
         assert gap(new, output, after) < SAME
         fresh = await client.generate(PROMPT, LONG)
-        assert fresh.weight_versions == (VersionSpan("7", 0, 200),)
+        assert fresh.weight_versions == (VersionSpan("7", 0, LENGTH),)
         assert gap(new, fresh, fresh.weight_versions[0]) < SAME
         assert (await client.model_info())["weight_version"] == "7"
         FACTS[f"sync of {report.nbytes / 1e6:.1f} MB to {kind} by {name}, seconds"] = f"{report.seconds:.3f}"
@@ -173,7 +182,7 @@ async def test_weights_from_disk(client: EngineClient, models: tuple[Path, Path]
     FACTS.setdefault("update from disk, seconds", f"{time.monotonic() - started:.3f}")
     output = await client.generate(PROMPT, LONG)
     assert output.weight_version == "other"
-    assert gap(new, output, VersionSpan("other", 0, 200)) < SAME
+    assert gap(new, output, VersionSpan("other", 0, LENGTH)) < SAME
 
 
 async def test_weights_that_are_not_there(client: EngineClient, old: Reference, tmp_path: Path) -> None:
@@ -181,7 +190,7 @@ async def test_weights_that_are_not_there(client: EngineClient, old: Reference, 
         await client.update_weights_from_disk(str(tmp_path / "nothing"), version=9)
     output = await client.generate(PROMPT, LONG)
     assert output.weight_version == "0"
-    assert gap(old, output, VersionSpan("0", 0, 200)) < SAME
+    assert gap(old, output, VersionSpan("0", 0, LENGTH)) < SAME
 
 
 @pytest.mark.usefixtures("first_weights_again")
@@ -194,7 +203,7 @@ async def test_an_unfinished_update_is_dropped_by_the_next(
     report = await sender.push(weights_of(models[1]), [receiver], 3)
     await sender.close([receiver])
     assert report.committed == [client.url], report.quarantined
-    assert gap(new, await client.generate(PROMPT, LONG), VersionSpan("3", 0, 200)) < SAME
+    assert gap(new, await client.generate(PROMPT, LONG), VersionSpan("3", 0, LENGTH)) < SAME
 
 
 async def test_a_bucket_outside_of_an_update_or_of_an_unknown_group(client: EngineClient) -> None:
@@ -222,7 +231,7 @@ async def test_memory_is_given_back_and_taken_again(client: EngineClient, old: R
     await client.release_memory()
     await client.resume_memory()
     output = await client.generate(PROMPT, LONG)
-    assert gap(old, output, VersionSpan("0", 0, 200)) < SAME
+    assert gap(old, output, VersionSpan("0", 0, LENGTH)) < SAME
 
 
 async def test_health(client: EngineClient) -> None:
