@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from examples.tiny_math.make_model import build_tokenizer
 
-Family = Literal["qwen2_5_vl", "qwen3_vl", "qwen3_omni"]
+Family = Literal["qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_omni"]
 VISION_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 AUDIO_TOKENS = ("<|audio_start|>", "<|audio_end|>", "<|audio_pad|>")
 PATCH = 8  # pixels; a token covers 2 x 2 patches
@@ -93,7 +93,7 @@ def _text_config(tokenizer: Any, family: Family, changes: Mapping[str, Any]) -> 
     }
     if family != "qwen2_5_vl":
         config["head_dim"] = 32
-    if family == "qwen3_omni":
+    if family in ("qwen3_vl_moe", "qwen3_omni"):
         config |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
     return config | dict(changes)
 
@@ -121,11 +121,11 @@ def _model(family: Family, text: dict[str, Any], ids: Mapping[str, int]) -> Any:
             hf.Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=tied, **named)
         )
     vision |= {"intermediate_size": 128, "num_position_embeddings": 256, "deepstack_visual_indexes": [0, 1]}
-    if family == "qwen3_vl":
+    if family in ("qwen3_vl", "qwen3_vl_moe"):
+        kind = "Qwen3VLMoe" if family == "qwen3_vl_moe" else "Qwen3VL"
         tied = text["tie_word_embeddings"]
-        return hf.Qwen3VLForConditionalGeneration(
-            hf.Qwen3VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=tied, **named)
-        )
+        config = getattr(hf, f"{kind}Config")(text_config=text, vision_config=vision, tie_word_embeddings=tied, **named)
+        return getattr(hf, f"{kind}ForConditionalGeneration")(config)
     audio: dict[str, Any] = {
         "num_mel_bins": MEL, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 128, "d_model": 64,
         "output_dim": text["hidden_size"], "downsample_hidden_size": 32,

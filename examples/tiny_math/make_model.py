@@ -1,4 +1,4 @@
-"""Write the demo's model: a Qwen3 of about a million parameters with a byte-level tokenizer.
+"""Write the demo's model: a Qwen3 of about a million parameters, or one with experts, with a byte-level tokenizer.
 
 The directory is an ordinary Hugging Face one (`AutoTokenizer` and `AutoModelForCausalLM` load it) with seeded random
 weights; nothing is downloaded. Training it is someone else's work: the warm start is the engine's `--loss-type sft`.
@@ -62,12 +62,16 @@ def build_tokenizer(pieces: Sequence[str] = (), context: int = CONTEXT) -> Any:
     return fast
 
 
-def model_config(tokenizer: Any, context: int = CONTEXT) -> Any:
-    """The architecture, as a `transformers.Qwen3Config` with tied embeddings."""
-    from transformers import Qwen3Config
+def model_config(tokenizer: Any, context: int = CONTEXT, experts: int = 0) -> Any:
+    """The architecture with tied embeddings: a `transformers.Qwen3Config`, or a `Qwen3MoeConfig` with `experts`, two of
+    which, of half the width, serve a token."""
+    from transformers import Qwen3Config, Qwen3MoeConfig
 
-    return Qwen3Config(
-        architectures=["Qwen3ForCausalLM"],
+    mixture: dict[str, Any] = {"num_experts": experts, "num_experts_per_tok": 2, "norm_topk_prob": True}
+    family: Any = Qwen3MoeConfig if experts else Qwen3Config
+    return family(
+        **mixture | {"moe_intermediate_size": MLP // 2} if experts else {},
+        architectures=["Qwen3MoeForCausalLM" if experts else "Qwen3ForCausalLM"],
         vocab_size=len(tokenizer) + (-len(tokenizer) % 8),
         hidden_size=HIDDEN,
         num_hidden_layers=LAYERS,
@@ -86,7 +90,9 @@ def model_config(tokenizer: Any, context: int = CONTEXT) -> Any:
     )
 
 
-def make_model(directory: str | Path, *, seed: int = 0, pieces: Sequence[str] = (), context: int = CONTEXT) -> Path:
+def make_model(
+    directory: str | Path, *, seed: int = 0, pieces: Sequence[str] = (), context: int = CONTEXT, experts: int = 0
+) -> Path:
     """Write the model directory, replacing one that is there; the same seed gives the same bytes.
 
     Args:
@@ -94,9 +100,10 @@ def make_model(directory: str | Path, *, seed: int = 0, pieces: Sequence[str] = 
         seed: of the random initialisation.
         pieces: Texts that are one token each.
         context: Longest sequence, in tokens.
+        experts: of each layer, in the place of its MLP; 0 for none.
     """
     import torch
-    from transformers import GenerationConfig, Qwen3ForCausalLM
+    from transformers import AutoModelForCausalLM, GenerationConfig
     from transformers.utils.logging import disable_progress_bar
 
     directory = Path(directory)
@@ -105,7 +112,7 @@ def make_model(directory: str | Path, *, seed: int = 0, pieces: Sequence[str] = 
     directory.mkdir(parents=True)
     tokenizer = build_tokenizer(pieces, context)
     torch.manual_seed(seed)
-    model = Qwen3ForCausalLM(model_config(tokenizer, context))
+    model = AutoModelForCausalLM.from_config(model_config(tokenizer, context, experts))
     model.generation_config = GenerationConfig(
         do_sample=True,
         temperature=1.0,
@@ -120,12 +127,13 @@ def make_model(directory: str | Path, *, seed: int = 0, pieces: Sequence[str] = 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line: `python -m examples.tiny_math.make_model DIR [--seed N]`."""
+    """Command line: `python -m examples.tiny_math.make_model DIR [--seed N] [--experts N]`."""
     parser = argparse.ArgumentParser(description="Write the demo's tiny Qwen3 with random weights.")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--seed", type=int, default=0, help="seed of the initialisation (default 0)")
+    parser.add_argument("--experts", type=int, default=0, help="a mixture of that many experts in every layer")
     options = parser.parse_args(argv)
-    path = make_model(options.directory, seed=options.seed)
+    path = make_model(options.directory, seed=options.seed, experts=options.experts)
     config = json.loads((path / "config.json").read_text())
     print(f"{path}: {config['architectures'][0]}, vocabulary {config['vocab_size']}")
     return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -24,9 +24,10 @@ from relax_engine.checkpoint.export_result import ExportResult
 from relax_engine.checkpoint.files import Place, is_url
 from relax_engine.checkpoint.fp8 import DTYPE as FP8_DTYPE
 from relax_engine.checkpoint.fp8 import Fp8
+from relax_engine.checkpoint.fused_experts import FusedTensor, file_tensors
 from relax_engine.checkpoint.hf_directory import copy_companions, shard_names, write_config, write_index
 from relax_engine.checkpoint.hf_reader import CONFIG, HfReader, hf_shapes
-from relax_engine.checkpoint.mapping import WeightMap
+from relax_engine.checkpoint.mapping import ParameterMapping, WeightMap
 from relax_engine.checkpoint.output import Output, writing
 from relax_engine.checkpoint.peft_directory import CONFIG as PEFT_CONFIG
 from relax_engine.checkpoint.peft_directory import write_peft
@@ -109,23 +110,23 @@ def export_merged(
     base, target = adapters.base, parse_dtype(dtype)
     weights = WeightMap(base.spec)
     base.check_against(weights)
-    shapes = [pair for mapping in weights.parameters.values() for pair in hf_shapes(weights, mapping)]
+    tensors = file_tensors(weights, transposed=base.transposes_experts)
     plan: list[PlannedTensor] = []
-    for name, shape in shapes:
+    for name, shape, of in _names(weights, tensors):
         if fp8 is not None and fp8.quantises(name, shape):
             scale = PlannedTensor(fp8.scale_name(name), fp8.scale_shape(shape), torch.float32)
             plan += [PlannedTensor(name, shape, FP8_DTYPE), scale]
         else:
-            plan.append(PlannedTensor(name, shape, target or base.dtype(name)))
+            plan.append(PlannedTensor(name, shape, target or base.dtype(of)))
     carried = Carried(base.place, weights)
     plan += carried.plan(target)
-    unscaled = weights.owner.keys() | set(carried.names)
+    unscaled = weights.owner.keys() | set(carried.names) | {t.name for t in tensors if isinstance(t, FusedTensor)}
     kept = [planned for planned in plan if planned.name in unscaled and planned.dtype is not FP8_DTYPE]
     written = dtype_name(max((p.dtype for p in kept), key=[p.dtype for p in kept].count))
     shards = plan_shards(plan, max_shard_bytes)
     names = shard_names(len(shards))
     total = sum(planned.nbytes for planned in plan)
-    stream = itertools.chain(_merged(adapters, shapes, fp8), carried.stream())
+    stream = itertools.chain(_merged(adapters, weights, tensors, fp8), carried.stream())
     with writing(out_dir, mark=CONFIG, force=force) as output, byte_progress(f"export {out_dir}", total) as advance:
         for name, shard in zip(names, shards, strict=True):
             with output.file(name) as path:
@@ -139,18 +140,39 @@ def export_merged(
     return ExportResult(_place(out_dir), adapters.source, len(plan), len(shards), total, written)
 
 
-def _merged(
-    adapters: AdapterCheckpoint, shapes: Sequence[tuple[str, tuple[int, ...]]], fp8: Fp8 | None
-) -> Iterator[tuple[str, list[Tensor]]]:
-    scale = adapters.record.shape.scale
-    for name, shape in shapes:
-        tensor = merged(name, adapters.base.tensor(name), adapters.of_layer(name), scale)
-        if fp8 is not None and fp8.quantises(name, shape):
-            quantised, scales = fp8.quantise(tensor)
-            yield name, [quantised]
-            yield fp8.scale_name(name), [scales]
+def _names(
+    weights: WeightMap, tensors: Sequence[ParameterMapping | FusedTensor]
+) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    """Name and shape of what is written, and a tensor of the base that it is made of."""
+    for each in tensors:
+        if isinstance(each, FusedTensor):
+            yield each.name, each.shape, each.experts[0].hf_names[0]
         else:
-            yield name, [tensor]
+            yield from ((name, shape, name) for name, shape in hf_shapes(weights, each))
+
+
+def _merged(
+    adapters: AdapterCheckpoint,
+    weights: WeightMap,
+    tensors: Sequence[ParameterMapping | FusedTensor],
+    fp8: Fp8 | None,
+) -> Iterator[tuple[str, Iterable[Tensor]]]:
+    def with_adapter(name: str) -> Tensor:
+        return merged(name, adapters.base.tensor(name), adapters.of_layer(name), adapters.record.shape.scale)
+
+    for each in tensors:
+        if isinstance(each, FusedTensor):
+            matrices = (weights.merge(one.name, [with_adapter(name) for name in one.hf_names]) for one in each.experts)
+            yield each.name, map(each.part, matrices)
+            continue
+        for name, shape in hf_shapes(weights, each):
+            tensor = with_adapter(name)
+            if fp8 is not None and fp8.quantises(name, shape):
+                quantised, scales = fp8.quantise(tensor)
+                yield name, [quantised]
+                yield fp8.scale_name(name), [scales]
+            else:
+                yield name, [tensor]
 
 
 class _Below:

@@ -21,12 +21,13 @@ from relax_engine.checkpoint.carried import Carried
 from relax_engine.checkpoint.dcp_layout import locate
 from relax_engine.checkpoint.dcp_reader import DcpReader
 from relax_engine.checkpoint.dtypes import dtype_name, parse_dtype
-from relax_engine.checkpoint.errors import DamagedCheckpointError
+from relax_engine.checkpoint.errors import CheckpointNotFoundError, DamagedCheckpointError, UnsupportedModelError
 from relax_engine.checkpoint.export_result import ExportResult
 from relax_engine.checkpoint.families import model_spec
 from relax_engine.checkpoint.files import Extent, Place, is_url
 from relax_engine.checkpoint.fp8 import DTYPE as FP8_DTYPE
 from relax_engine.checkpoint.fp8 import Fp8
+from relax_engine.checkpoint.fused_experts import FusedTensor, file_tensors
 from relax_engine.checkpoint.hf_directory import copy_companions, shard_names, write_config, write_index
 from relax_engine.checkpoint.hf_reader import CONFIG, HfReader, hf_shapes, read_config
 from relax_engine.checkpoint.mapping import SCORE, Layout, ParameterMapping, WeightMap
@@ -77,6 +78,8 @@ def export_checkpoint(
         raise ValueError(f"max_shard_bytes must be at least 1, got {max_shard_bytes}")
     refuse_existing(out_dir, force=force)
     weights = WeightMap(model_spec(read_config(origin_hf_dir)))
+    if fp8 is not None and weights.spec.experts is not None and weights.spec.experts.fused_files:
+        raise UnsupportedModelError(f"{weights.spec.architecture}: experts in one tensor cannot be exported as FP8")
     source = resolve_checkpoint(dcp_dir)
     record = read_record(source)
     if record is not None:
@@ -92,18 +95,17 @@ def export_checkpoint(
             f"{source} has a score layer (a critic), and the origin {origin_hf_dir} is a language model; give a "
             "...ForSequenceClassification directory of the same sizes with one label"
         )
-    plan = [
-        planned for mapping in weights.parameters.values() for planned in _plan(reader, weights, mapping, target, fp8)
-    ]
+    tensors = file_tensors(weights, transposed=_transposes_experts(origin_hf_dir, weights))
+    plan = [planned for each in tensors for planned in _plan(reader, weights, each, target, fp8)]
     carried = Carried(origin_hf_dir, weights)
     plan += carried.plan(target)
     shards = plan_shards(plan, max_shard_bytes)
     total = sum(planned.nbytes for planned in plan)
-    unscaled = weights.owner.keys() | set(carried.names)
+    unscaled = weights.owner.keys() | set(carried.names) | {t.name for t in tensors if isinstance(t, FusedTensor)}
     kept = [planned for planned in plan if planned.name in unscaled and planned.dtype is not FP8_DTYPE]
     written = dtype_name(max((p.dtype for p in kept), key=[p.dtype for p in kept].count))
     names = shard_names(len(shards))
-    stream = itertools.chain(_stream(reader, weights, target, fp8), carried.stream())
+    stream = itertools.chain(_stream(reader, weights, tensors, target, fp8), carried.stream())
     with writing(out_dir, mark=CONFIG, force=force) as output, byte_progress(f"export {out_dir}", total) as advance:
         for name, shard in zip(names, shards, strict=True):
             with output.file(name) as path:
@@ -117,10 +119,41 @@ def export_checkpoint(
     return ExportResult(out, source, len(plan), len(shards), total, written)
 
 
+def _transposes_experts(origin: Place, weights: WeightMap) -> bool:
+    """How the origin's files hold experts as one tensor; without files, as published models do."""
+    if weights.spec.experts is None or not weights.spec.experts.fused_files:
+        return False
+    try:
+        return HfReader(origin).transposes_experts
+    except CheckpointNotFoundError:
+        return True
+
+
 def _plan(
-    reader: DcpReader, weights: WeightMap, mapping: ParameterMapping, target: torch.dtype | None, fp8: Fp8 | None
+    reader: DcpReader,
+    weights: WeightMap,
+    wanted: ParameterMapping | FusedTensor,
+    target: torch.dtype | None,
+    fp8: Fp8 | None,
 ) -> Iterator[PlannedTensor]:
-    """The Hugging Face tensors of one parameter, after checking that it is stored and fits."""
+    """The Hugging Face tensors of one parameter, or that of a layer's experts, after checking that they are stored."""
+    if isinstance(wanted, ParameterMapping):
+        dtype = _stored_dtype(reader, weights, wanted, target)
+        for hf_name, shape in hf_shapes(weights, wanted):
+            if fp8 is not None and fp8.quantises(hf_name, shape):
+                yield PlannedTensor(hf_name, shape, FP8_DTYPE)
+                yield PlannedTensor(fp8.scale_name(hf_name), fp8.scale_shape(shape), torch.float32)
+            else:
+                yield PlannedTensor(hf_name, shape, dtype)
+        return
+    dtypes = [_stored_dtype(reader, weights, mapping, target) for mapping in wanted.experts]
+    yield PlannedTensor(wanted.name, wanted.shape, dtypes[0])
+
+
+def _stored_dtype(
+    reader: DcpReader, weights: WeightMap, mapping: ParameterMapping, target: torch.dtype | None
+) -> torch.dtype:
+    """The type that a parameter is written in, after checking that it is stored and fits."""
     key, _, sizes = locate(mapping.name, weights.spec)
     if key not in reader:
         raise DamagedCheckpointError(f"{reader.place} lacks the tensor {key}, needed for {mapping.hf_names[0]}")
@@ -132,24 +165,25 @@ def _plan(
             f"{reader.place}: {key} has shape {stored}, the origin's config.json asks for {expected}; "
             "give the Hugging Face directory that the run began with"
         )
-    dtype = reader.dtype(key) if target is None or mapping.wide else target
-    for hf_name, shape in hf_shapes(weights, mapping):
-        if fp8 is not None and fp8.quantises(hf_name, shape):
-            yield PlannedTensor(hf_name, shape, FP8_DTYPE)
-            yield PlannedTensor(fp8.scale_name(hf_name), fp8.scale_shape(shape), torch.float32)
-        else:
-            yield PlannedTensor(hf_name, shape, dtype)
+    return reader.dtype(key) if target is None or mapping.wide else target
 
 
 def _stream(
-    reader: DcpReader, weights: WeightMap, target: torch.dtype | None, fp8: Fp8 | None
+    reader: DcpReader,
+    weights: WeightMap,
+    tensors: Sequence[ParameterMapping | FusedTensor],
+    target: torch.dtype | None,
+    fp8: Fp8 | None,
 ) -> Iterator[tuple[str, Iterable[Tensor | Extent]]]:
     """All Hugging Face tensors in the plan's order, each in parts.
 
     Where a tensor is a selection of the parameter's rows, as all are that come of fusing projections, only these are
     read, block by block; which they are is found by splitting the row numbers in the tensor's place.
     """
-    for mapping in weights.parameters.values():
+    for mapping in tensors:
+        if isinstance(mapping, FusedTensor):
+            yield mapping.name, _of_experts(reader, weights, mapping)
+            continue
         key, above, _ = locate(mapping.name, weights.spec)
         numbers = torch.arange(mapping.shape[0]).view(-1, *(1,) * (len(mapping.shape) - 1))
         same = mapping.wide or target in (None, reader.dtype(key))
@@ -166,6 +200,14 @@ def _stream(
             else:
                 read = partial(_extents if as_stored else _blocks, reader, key, above, trailing=mapping.shape[1:])
                 yield hf_name, itertools.chain.from_iterable(read(run) for run in runs)
+
+
+def _of_experts(reader: DcpReader, weights: WeightMap, tensor: FusedTensor) -> Iterator[Tensor]:
+    """The matrix of one expert after another."""
+    for mapping in tensor.experts:
+        key, above, _ = locate(mapping.name, weights.spec)
+        rows, columns = mapping.shape
+        yield tensor.part(torch.cat(list(_blocks(reader, key, above, (0, rows), (columns,)))))
 
 
 def _blocks(

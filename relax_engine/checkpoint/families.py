@@ -188,6 +188,12 @@ def _read_qwen3_moe(name: str, config: HfConfig) -> ModelSpec:
     return dataclasses.replace(_read_qwen3(name, config), experts=_read_experts(name, config))
 
 
+def _read_qwen3_vl_moe(name: str, config: HfConfig) -> ModelSpec:
+    """The text model of Qwen3-VL with experts, whose scores are always rescaled."""
+    experts = dataclasses.replace(_read_experts(name, config), normalise=True, fused_files=True)
+    return dataclasses.replace(_read_qwen3(name, config), experts=experts)
+
+
 def _read_qwen2_moe(name: str, config: HfConfig) -> ModelSpec:
     experts = dataclasses.replace(
         _read_experts(name, config),
@@ -338,8 +344,11 @@ def _with_media(read: Callable[[str, HfConfig], ModelSpec]) -> Callable[[str, Hf
         if family is None:
             raise UnsupportedModelError(f"{name}: config.json names the model_type {config.get('model_type')!r}")
         text = dict(family.text_config)
-        for key in ("tie_word_embeddings", "dtype", "torch_dtype"):
+        for key in ("dtype", "torch_dtype"):
             text[key] = config.get(key) or family.config.get(key) or text.get(key)
+        # That of the whole model counts: the text model's own, where both are written, is its class's default.
+        tied = (part.get("tie_word_embeddings") for part in (family.config, config, text))
+        text["tie_word_embeddings"] = next((value for value in tied if value is not None), False)
         spec = read(name, text)
         try:
             family.axes(spec.head_dim // 2)
@@ -361,6 +370,7 @@ FAMILIES: dict[str, Callable[[str, HfConfig], ModelSpec]] = {
     "Qwen2VLForConditionalGeneration": _with_media(_read_qwen2),
     "Qwen2_5_VLForConditionalGeneration": _with_media(_read_qwen2),
     "Qwen3VLForConditionalGeneration": _with_media(_read_qwen3),
+    "Qwen3VLMoeForConditionalGeneration": _with_media(_read_qwen3_vl_moe),
     "Qwen3OmniMoeForConditionalGeneration": _with_media(_read_qwen3_moe),
     "Qwen3OmniMoeThinkerForConditionalGeneration": _with_media(_read_qwen3_moe),
 }

@@ -1,6 +1,7 @@
 """Reading a Hugging Face model directory: its architecture, and single tensors by name.
 
-Weights are safetensors, one file or several with an index. Tensors are read when asked for.
+Weights are safetensors, one file or several with an index. Tensors are read when asked for. Experts that files hold as
+one tensor are tensors of their own here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 from relax_engine.checkpoint.errors import CheckpointNotFoundError, DamagedCheckpointError, UnsupportedModelError
 from relax_engine.checkpoint.families import model_spec
 from relax_engine.checkpoint.files import Place, below, files_at, read_bytes
+from relax_engine.checkpoint.fused_experts import ExpertWeight, weights_inside
 from relax_engine.checkpoint.mapping import ParameterMapping, WeightMap
 from relax_engine.checkpoint.model_spec import ModelSpec
 from relax_engine.checkpoint.saved_tensor import bytes_of
@@ -67,6 +69,9 @@ class HfReader:
         for name in names:
             self._tensors |= self._read_header(name)
         self._check_index()
+        self._tensors = dict(
+            each for name, stored in self._tensors.items() for each in _separated(name, stored, self.spec)
+        )
 
     def names(self) -> Iterable[str]:
         """Names of all stored tensors."""
@@ -75,9 +80,16 @@ class HfReader:
     def tensor(self, name: str) -> Tensor:
         """One tensor, from disk."""
         stored = self._tensors[name]
-        tensor = torch.empty(stored.shape, dtype=_FLOATS[stored.dtype])
+        inside = stored.inside
+        tensor = torch.empty(stored.shape if inside is None else inside.block, dtype=_FLOATS[stored.dtype])
         self._files.read_into(stored.file, stored.start, bytes_of(tensor))
-        return tensor
+        return tensor if inside is None else inside.take(tensor)
+
+    @property
+    def transposes_experts(self) -> bool:
+        """Whether files that hold experts as one tensor have them input by output, as published ones do."""
+        inside = [stored.inside for stored in self._tensors.values() if stored.inside is not None]
+        return all(weight.transposed for weight in inside)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a stored tensor."""
@@ -186,12 +198,23 @@ class HfReader:
 
 
 class _Stored(NamedTuple):
-    """A tensor of a safetensors file: its type as named there, and its first byte."""
+    """A tensor of a safetensors file: its type as named there, its first byte, and what it is of the bytes there."""
 
     file: str
     dtype: str
     shape: tuple[int, ...]
     start: int
+    inside: ExpertWeight | None = None
+
+
+def _separated(name: str, stored: _Stored, spec: ModelSpec) -> Iterable[tuple[str, _Stored]]:
+    """A tensor of a file, or the experts in it; quantised ones stay together, and are refused by name."""
+    inside = weights_inside(name, stored.shape, spec) if stored.dtype in _FLOATS else []
+    if not inside:
+        yield name, stored
+    for weight in inside:
+        start = stored.start + weight.offset * _FLOATS[stored.dtype].itemsize
+        yield weight.name, stored._replace(shape=weight.shape, start=start, inside=weight)
 
 
 def hf_shapes(weights: WeightMap, mapping: ParameterMapping) -> list[tuple[str, tuple[int, ...]]]:

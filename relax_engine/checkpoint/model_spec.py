@@ -41,6 +41,8 @@ class ExpertSpec:
     scale: float = 1.0
     shared_name: str = "mlp.shared_expert"
     """The shared experts' module in Hugging Face's names, without the layer's prefix."""
+    fused_files: bool = False
+    """Whether files hold the experts of a layer as two tensors; see `relax_engine.checkpoint.fused_experts`."""
 
 
 @dataclass(frozen=True, slots=True)

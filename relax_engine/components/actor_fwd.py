@@ -13,8 +13,8 @@ from ray import serve
 
 from relax_engine.components.mode import (
     forward_budget,
-    forward_columns,
     input_columns,
+    policy_columns,
     routing_columns,
     rows_per_part,
 )
@@ -36,7 +36,8 @@ class ForwardRole(Role):
 
     def __init__(self, context: RoleContext) -> None:
         super().__init__(context)
-        self.column = forward_columns(self.config)[self.role]
+        self.column, *others = policy_columns(self.config, self.role)
+        self._experts = bool(others)
         self.task = f"{self.role}_log_probs"
         self.version = context.start_step
         self.old_policies: OldPolicies | None = None
@@ -90,13 +91,14 @@ class ForwardRole(Role):
         batch = await asyncio.to_thread(self.stream.fetch, delivery)
         async with self._lock:
             with self.phase(self.column):
-                log_probs = await asyncio.to_thread(
-                    self.group.forward_log_probs if self.old_policies is None else self.old_policies.log_probs,
+                policy = await asyncio.to_thread(
+                    (self.old_policies or self.group).forward_policy,
                     batch,
                     temperature=self.args.rollout_temperature,
                     max_tokens=forward_budget(self.group.config),
+                    experts=self._experts,
                 )
-        added = ColumnBatch({self.column: log_probs})
+        added = ColumnBatch({self.column if name == "log_probs" else name: column for name, column in policy.items()})
         await asyncio.to_thread(self.stream.put_columns, partition, delivery.rows, added, task=self.task, seq=sequence)
         return True
 

@@ -13,7 +13,7 @@ from relax_engine.config.critic import uses_critic
 from relax_engine.config.roles import has_teacher_role, old_policy_is_current, required_roles
 from relax_engine.multimodal.media import TRAIN_INPUTS
 from relax_engine.multimodal.model import family_of
-from relax_engine.stream.columns import ROUTED_EXPERTS
+from relax_engine.stream.columns import OWN_EXPERTS, ROUTED_EXPERTS
 
 SFT_COLUMNS = ("tokens", "response_lengths", "loss_masks", "sample_indices")
 SUPERVISED_COLUMNS = {"dpo": ("group_index",), "seq_cls": ("class_targets",)}
@@ -129,6 +129,17 @@ def routing_columns(config: RunConfig) -> tuple[str, ...]:
     return (ROUTED_EXPERTS,) if config.flat.use_rollout_routing_replay else ()
 
 
+def records_routing(config: RunConfig) -> bool:
+    """Whether the pass for old log-probs also says which experts it chose; the rollout's, if replayed, come first."""
+    return bool(config.flat.use_routing_replay and not config.flat.use_rollout_routing_replay)
+
+
+def policy_columns(config: RunConfig, role: str) -> tuple[str, ...]:
+    """What a forward-only role adds to every row: its log-probs, and `actor_fwd` the experts that it chose."""
+    recorded = (OWN_EXPERTS,) if role == "actor_fwd" and records_routing(config) else ()
+    return (forward_columns(config)[role], *recorded)
+
+
 def input_columns(config: RunConfig) -> list[str]:
     """What a forward pass reads of a row: its tokens, and its media where the model has encoders for them."""
     directory = Path(config.model.hf_checkpoint or "")
@@ -145,7 +156,8 @@ def actor_columns(config: RunConfig) -> list[str]:
     if config.mode == "fully_async":
         settings = AlgorithmSettings.from_config(config.flat)
         spec = registry.get(settings.advantage_estimator)
-        return [*columns, *forward_columns(config).values(), *produced_columns(spec, settings)]
+        forward = [name for role in forward_columns(config) for name in policy_columns(config, role)]
+        return [*columns, *forward, *produced_columns(spec, settings)]
     return columns + value_columns(config)
 
 

@@ -36,24 +36,38 @@ class OldPolicies:
         while self._kept[0] < version - self._bound:
             self._group.discard_snapshot(_tag(self._kept.pop(0)))
 
-    def log_probs(self, batch: ColumnBatch, *, temperature: float, max_tokens: int) -> Column:
-        """Log-probs of all response tokens, each row under the oldest version of its tokens that count.
+    def forward_policy(
+        self, batch: ColumnBatch, *, temperature: float, max_tokens: int, experts: bool = False
+    ) -> ColumnBatch:
+        """As `TrainGroup.forward_policy`, each row under the oldest version of its tokens that count.
 
-        Rows without such tokens get zeros.
+        Rows without such tokens get zeros, or where `experts` are asked for what the present weights say.
 
         Args:
             batch: columns `tokens`, `response_lengths` and `first_version`.
         """
         first = batch["first_version"].values
-        rows = [np.zeros(length, np.float32) for length in batch["response_lengths"].values]
-        for version in np.unique(first[first >= 0]).tolist():
+        answers, order = [], []
+        for version in np.unique(first).tolist():
             index = np.flatnonzero(first == version)
-            column = self._group.forward_log_probs(
-                batch.select(index), temperature=temperature, max_tokens=max_tokens, weights=self._copy(version)
-            )
-            for position, row in enumerate(index):
-                rows[row] = column.row(position)
-        return Column.ragged(rows, np.float32)
+            rows = batch.select(index)
+            if version < 0 and not experts:
+                lengths = rows["response_lengths"].values.tolist()
+                answers.append(
+                    ColumnBatch({"log_probs": Column.ragged([np.zeros(n, np.float32) for n in lengths], np.float32)})
+                )
+            else:
+                answers.append(
+                    self._group.forward_policy(
+                        rows,
+                        temperature=temperature,
+                        max_tokens=max_tokens,
+                        weights=self._copy(version) if version >= 0 else None,
+                        experts=experts,
+                    )
+                )
+            order.append(index)
+        return ColumnBatch.concat(answers).select(np.argsort(np.concatenate(order), kind="stable"))
 
     def _copy(self, version: int) -> str | None:
         """The snapshot to use for samples of `version`."""

@@ -110,8 +110,21 @@ class TrainGroup:
         self, batch: ColumnBatch, *, temperature: float, max_tokens: int, weights: str | None = None
     ) -> Column:
         """Log-probs of all response tokens, float32 in compact layout, rows in batch order."""
+        policy = self.forward_policy(batch, temperature=temperature, max_tokens=max_tokens, weights=weights)
+        return policy["log_probs"]
+
+    def forward_policy(
+        self,
+        batch: ColumnBatch,
+        *,
+        temperature: float,
+        max_tokens: int,
+        weights: str | None = None,
+        experts: bool = False,
+    ) -> ColumnBatch:
+        """`log_probs` of all response tokens, and with `experts` the `routed_experts` of all tokens, in batch order."""
         options = {"temperature": temperature, "max_tokens": max_tokens, "weights": weights}
-        return self._forward("forward_log_probs", batch, **options)["log_probs"]
+        return self._forward("forward_log_probs", batch, experts=experts, **options)
 
     def forward_likeliest(
         self, batch: ColumnBatch, count: int, *, temperature: float, max_tokens: int, weights: str | None = None

@@ -121,15 +121,28 @@ class TrainRank:
             self.backend.save(directory, extra={}, optimizer=False)
 
     def forward_log_probs(
-        self, batch: ColumnBatch, rows: Sequence[int], *, temperature: float, max_tokens: int, weights: str | None
+        self,
+        batch: ColumnBatch,
+        rows: Sequence[int],
+        *,
+        temperature: float,
+        max_tokens: int,
+        weights: str | None,
+        experts: bool,
     ) -> ColumnBatch | None:
-        """`log_probs` of the response tokens of `rows`; None except on the rank that speaks for its slice.
+        """`log_probs` of the response tokens of `rows`, with `experts` also the `routed_experts` of all tokens; None
+        except on the rank that speaks for its slice.
 
         `weights` names a snapshot to use instead of the present weights.
         """
+        options: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens}
+        chosen = batch.select(rows)
         with self.backend.snapshots.using(weights):
-            column = self.backend.forward_log_probs(batch.select(rows), temperature=temperature, max_tokens=max_tokens)
-        return ColumnBatch({"log_probs": column}) if self.backend.speaks_for_slice else None
+            if experts:
+                columns = self.backend.forward_routed(chosen, **options)
+            else:
+                columns = {"log_probs": self.backend.forward_log_probs(chosen, **options)}
+        return ColumnBatch(columns) if self.backend.speaks_for_slice else None
 
     def forward_likeliest(
         self,

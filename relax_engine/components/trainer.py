@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from relax_engine.components.mode import (
     forward_columns,
     needs_whole_step,
     old_is_current,
+    records_routing,
     steps_per_rollout,
     teacher_columns,
 )
@@ -38,7 +38,7 @@ from relax_engine.config.roles import uses_reference
 from relax_engine.multimodal.media import TRAIN_INPUTS
 from relax_engine.observe.bundle import RecordedStep
 from relax_engine.rollout.staleness import StalenessCheck
-from relax_engine.stream.columns import ROUTED_EXPERTS, Column, ColumnBatch
+from relax_engine.stream.columns import OWN_EXPERTS, ROUTED_EXPERTS, Column, ColumnBatch
 from relax_engine.stream.row_sums import row_means
 
 LOG_PROB_GAP = "train/rollout_logprob_gap"
@@ -93,6 +93,7 @@ class PartitionTrainer:
         self._makes_advantages = computes_in_process(config) and not self.supervised
         self._temperature = 1.0 if self.supervised else self.args.rollout_temperature
         self._forward_columns = self._missing_columns()
+        self._records_routing = records_routing(config) and not self.supervised
         self._keeps_steps = self.args.save_debug_train_data is not None and not self.supervised
         self._log_prob_gap: float | None = None
 
@@ -183,15 +184,15 @@ class PartitionTrainer:
 
     def _with_log_probs(self, batch: ColumnBatch) -> ColumnBatch:
         """Add the log-prob columns that no other role has added."""
-        forward = partial(
-            self.group.forward_log_probs if self.old_policies is None else self.old_policies.log_probs,
-            temperature=self._temperature,
-            max_tokens=forward_budget(self.config),
-        )
         added: dict[str, Column] = {}
         if "log_probs" in self._forward_columns:
             with self._phase("log_probs"):
-                added["log_probs"] = forward(batch)
+                added |= (self.old_policies or self.group).forward_policy(
+                    batch,
+                    temperature=self._temperature,
+                    max_tokens=forward_budget(self.config),
+                    experts=self._records_routing,
+                )
             self.throughput.forward("log_probs", batch["tokens"].lengths)
             if not self.supervised:
                 gap = np.abs(added["log_probs"].values - batch["rollout_log_probs"].values)
@@ -241,7 +242,7 @@ class PartitionTrainer:
 
 def _with_routing_of_its_own(batch: ColumnBatch) -> ColumnBatch:
     """The rows as another model than the policy computes them: with the experts that it chooses itself."""
-    return batch.only([name for name in batch if name != ROUTED_EXPERTS])
+    return batch.only([name for name in batch if name not in (ROUTED_EXPERTS, OWN_EXPERTS)])
 
 
 class PartitionOutcome:

@@ -32,6 +32,7 @@ from relax_engine.simulation.memory import (
 
 _TEXT_MODELS = {
     "Qwen3VLForConditionalGeneration": "Qwen3ForCausalLM",
+    "Qwen3VLMoeForConditionalGeneration": "Qwen3MoeForCausalLM",
     "Qwen3OmniMoeForConditionalGeneration": "Qwen3MoeForCausalLM",
 }
 """The language model inside a model of several modalities."""

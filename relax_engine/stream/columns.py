@@ -15,6 +15,8 @@ import pyarrow as pa
 
 ROUTED_EXPERTS = "rollout_routed_experts"
 """Name of the column of the experts that each token was sent to when it was sampled: `[tokens, layers * k]`."""
+OWN_EXPERTS = "routed_experts"
+"""Name of the column of the experts that the old policy sent each token to, in the same form."""
 
 
 class Column:

@@ -37,7 +37,8 @@ def mismatch_metrics(train_log_probs: Tensor, rollout_log_probs: Tensor, mask: T
 
     Returns:
         0-d tensors: `mismatch/kl`, `mismatch/k3_kl`, `mismatch/ess` (effective sample size of the unbounded weights,
-        as a share of the tokens), and `mismatch/ratio/p01`, `p10`, `p50`, `p90`, `p99`, `min`, `max`.
+        as a share of the tokens), `mismatch/ratio/p01`, `p10`, `p50`, `p90`, `p99`, `min`, `max`, and
+        `mismatch/beyond_2`, the share of tokens that one side finds more than twice as likely (arXiv 2510.11370).
     """
     import torch
 
@@ -51,6 +52,7 @@ def mismatch_metrics(train_log_probs: Tensor, rollout_log_probs: Tensor, mask: T
     for share in QUANTILES:
         metrics[f"mismatch/ratio/p{round(100 * share):02d}"] = ordered[round(share * last)]
     metrics |= {"mismatch/ratio/min": ordered[0], "mismatch/ratio/max": ordered[-1]}
+    metrics["mismatch/beyond_2"] = ((ratio > 2.0) | (ratio < 0.5)).float().mean()
     count = torch.tensor(ratio.numel(), device=ratio.device)
     metrics["mismatch/ess"] = effective_sample_size(ratio.sum(), ratio.square().sum(), count)
     return metrics

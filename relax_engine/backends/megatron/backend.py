@@ -32,6 +32,7 @@ from relax_engine.backends.megatron.micro_batch import MicroBatch, MicroBatches,
 from relax_engine.backends.megatron.model import build_model
 from relax_engine.backends.megatron.optimizer import update
 from relax_engine.backends.megatron.packing import plan_micro_batches
+from relax_engine.backends.megatron.replay import recorded_choices
 from relax_engine.backends.megatron.settings import BackendSettings, read_settings
 from relax_engine.backends.megatron.snapshots import WeightSnapshots
 from relax_engine.backends.megatron.training_state import Content, Training, read_checkpoint, write_checkpoint
@@ -43,7 +44,7 @@ from relax_engine.checkpoint.hf_reader import HfReader, read_config
 from relax_engine.checkpoint.mapping import SCORE, WeightMap
 from relax_engine.checkpoint.peft_directory import read_peft
 from relax_engine.config.layout import ParallelLayout
-from relax_engine.stream.columns import Column, ColumnBatch
+from relax_engine.stream.columns import OWN_EXPERTS, Column, ColumnBatch
 
 if TYPE_CHECKING:
     from relax_engine.config import RunConfig
@@ -133,7 +134,19 @@ class MegatronBackend:
         """
         if self.settings.head == "value":
             raise RuntimeError("a backend with a value head has no log-probs; use forward_values")
-        return self._forward_rows(batch, temperature=temperature, max_tokens=max_tokens)
+        return self._forward_rows(batch, self._plan_forward(batch, max_tokens), Question(temperature))
+
+    def forward_routed(self, batch: ColumnBatch, *, temperature: float, max_tokens: int) -> dict[str, Column]:
+        """Log-probabilities as of `forward_log_probs`, and the experts that tokens were sent to for them.
+
+        Returns:
+            `log_probs`, and `routed_experts`: ragged int16 `[tokens, layers * k]`, -1 in layers without experts and for
+            each response's last token, which is not computed.
+        """
+        plan = self._plan_forward(batch, max_tokens)
+        log_probs = self._forward_rows(batch, plan, Question(temperature, choices=True))
+        experts = recorded_choices(plan, self.spec, self.settings.layout, compute_device())
+        return {"log_probs": log_probs, OWN_EXPERTS: Column(experts, batch["tokens"].offsets)}
 
     def forward_values(self, batch: ColumnBatch, *, max_tokens: int) -> Column:
         """Values of the states before each response token: entry t estimates the return from token t on.
@@ -147,7 +160,7 @@ class MegatronBackend:
         """
         if self.settings.head != "value":
             raise RuntimeError("forward_values needs a backend with a value head")
-        return self._forward_rows(batch, temperature=1.0, max_tokens=max_tokens)
+        return self._forward_rows(batch, self._plan_forward(batch, max_tokens), Question(1.0))
 
     def forward_likeliest(
         self, batch: ColumnBatch, count: int, *, temperature: float, max_tokens: int
@@ -158,7 +171,8 @@ class MegatronBackend:
             Ragged columns as of `forward_log_probs`: `log_probs` float32 `[R]`, `ids` int32 and `values` float32
             `[R, count]`, likeliest first.
         """
-        rows = self._forward_rows(batch, temperature=temperature, max_tokens=max_tokens, likeliest=count)
+        question = Question(temperature, likeliest=count)
+        rows = self._forward_rows(batch, self._plan_forward(batch, max_tokens), question)
         ids, values = (np.ascontiguousarray(part.T) for part in np.split(rows.values[1:], 2))
         return {
             "log_probs": Column(rows.values[0], rows.offsets),
@@ -166,14 +180,16 @@ class MegatronBackend:
             "values": Column(values, rows.offsets),
         }
 
-    def _forward_rows(self, batch: ColumnBatch, *, temperature: float, max_tokens: int, likeliest: int = 0) -> Column:
+    def _plan_forward(self, batch: ColumnBatch, max_tokens: int) -> list[MicroBatch]:
+        return self._plan(batch, max_tokens, 1, together=self.settings.layout.expert > 1)
+
+    def _forward_rows(self, batch: ColumnBatch, plan: list[MicroBatch], question: Question) -> Column:
         """The model's output without gradient, `[R]`, or `[1 + 2 likeliest, R]`."""
-        plan = self._plan(batch, max_tokens, 1, together=self.settings.layout.expert > 1)
-        question = Question(temperature, likeliest=likeliest)
         with torch.no_grad(), contextlib.nullcontext() if self._adapters is None else self._adapters.evaluating():
             parts = schedule.run(partial(self._forward_step, question), self._model.chunks, plan, backward=False)
         offsets = np.concatenate([[0], np.cumsum(batch["response_lengths"].values, dtype=np.int64)])
-        shape = (1 + 2 * likeliest, int(offsets[-1])) if likeliest else (int(offsets[-1]),)
+        count = int(offsets[-1])
+        shape = (1 + 2 * question.likeliest, count) if question.likeliest else (count,)
         empty = torch.empty(shape, device=compute_device())
         found = torch.cat([part.float() for part in parts], dim=-1).contiguous() if parts else empty
         return Column(schedule.tensor_of_last_stage(found).cpu().numpy(), offsets)
@@ -280,6 +296,8 @@ class MegatronBackend:
         reduced = schedule.value_of_last_stage(
             reduce_metrics(metrics, parallel_state.get_data_parallel_group(), scale=scale)
         )
+        if self.spec.experts is not None:
+            reduced |= self._micro_batches.replays.take()
         return reduced | {"grad_norm": grad_norm, "lr": float(learning_rate)}
 
     def _largest_of_all_ranks(self, count: int) -> int:

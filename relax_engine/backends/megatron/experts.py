@@ -1,7 +1,7 @@
 """Routing tokens to experts: Megatron's router, with a load-balancing loss weighed as the policy's loss is.
 
-What lives here: what a micro-batch tells the routers, and the loss they add. What does not: the experts, dispatch and
-combination of tokens, which are Megatron's.
+What lives here: what a micro-batch tells the routers and hears from them, and the loss they add. What does not: the
+experts, dispatch and combination of tokens, which are Megatron's; choices of whole batches (`replay.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import Tensor
 
+from relax_engine.backends.megatron.replay import ReplayCount
 from relax_engine.backends.routing import choose_experts, expert_scores, expert_weights
 from relax_engine.checkpoint.model_spec import ExpertSpec
 
@@ -34,6 +35,10 @@ class Routing:
     replayed: Tensor | None = None
     """The experts that each of this rank's tokens is sent to, int16 `[tokens, layers, k]`; -1 where the router chooses.
     None where it chooses for all."""
+    counted: ReplayCount | None = None
+    """Counts the choices that a training pass replays."""
+    recorded: dict[int, Tensor] | None = None
+    """Where routers put the experts that they send this rank's tokens to, `[tokens, k]` by layer (from 0)."""
 
 
 class RoutedLayer(TransformerLayer):
@@ -75,6 +80,8 @@ class Router(TopKRouter):
         """Probabilities and choices `[tokens, experts]` of logits `[tokens, 1, experts]`."""
         scores = expert_scores(logits.flatten(0, -2), self.rule)
         picked = self._replayed(choose_experts(scores, self.rule, self.expert_bias))
+        if self.micro_batch.recorded is not None:
+            self.micro_batch.recorded[self.layer_number - 1] = picked
         weights = expert_weights(scores, picked, self.rule)
         probs = torch.zeros_like(scores).scatter(1, picked, weights)
         chosen = torch.zeros_like(scores, dtype=torch.bool).scatter(1, picked, True)
@@ -84,12 +91,15 @@ class Router(TopKRouter):
         return probs, chosen
 
     def _replayed(self, own: Tensor) -> Tensor:
-        """The rollout's choices `[tokens, k]` in the place of the router's `own`, where they are known (Ma et al. 2025,
-        arXiv 2510.11370). Their weights, and so the gradient, come of the router's scores."""
+        """Earlier choices `[tokens, k]` in the place of the router's `own`, where they are known: the rollout's (Ma et
+        al. 2025, arXiv 2510.11370) or the old policy's (Zheng et al. 2025, arXiv 2507.18071). Their weights, and so the
+        gradient, come of the router's scores."""
         if self.micro_batch.replayed is None:
             return own
         first = self.tp_group.rank() * len(own) if self.config.sequence_parallel else 0
         sent = self.micro_batch.replayed[first : first + len(own), self.layer_number - 1].long()
+        if self.micro_batch.counted is not None and torch.is_grad_enabled() and self.training:
+            self.micro_batch.counted.add(own, sent)
         return torch.where(sent < 0, own, sent)
 
     def _load_balancing_loss(self, shares: Tensor, chosen: Tensor) -> Tensor:

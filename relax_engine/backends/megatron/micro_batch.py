@@ -6,7 +6,7 @@ order of micro-batches (`schedule.py`), the algorithm (a loss function handed in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from relax_engine.backends.megatron.media_rows import with_media
 from relax_engine.backends.megatron.model import ResponseTargets
 from relax_engine.backends.megatron.mrope import MultimodalRotary
 from relax_engine.backends.megatron.packing import Packing, pack
+from relax_engine.backends.megatron.replay import ReplayCount, replayed_choices
 from relax_engine.backends.megatron.rope import RotaryTable
 from relax_engine.backends.megatron.rows import RowGather
 from relax_engine.backends.megatron.settings import BackendSettings
@@ -29,7 +30,7 @@ from relax_engine.backends.megatron.sharing import compact
 from relax_engine.backends.megatron.spec import PackedSequences
 from relax_engine.checkpoint.model_spec import ModelSpec
 from relax_engine.multimodal.media import TRAIN_INPUTS
-from relax_engine.stream.columns import ROUTED_EXPERTS, ColumnBatch
+from relax_engine.stream.columns import ColumnBatch
 
 ROUND_TO = 64
 """Token counts of micro-batches are rounded to this: libraries prepare a matrix product once for each shape."""
@@ -44,6 +45,8 @@ class Question:
     candidates: str | None = None
     """Column of further tokens to score in the place of each."""
     likeliest: int = 0
+    choices: bool = False
+    """Also ask the routers, whose answers are in the micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,10 @@ class MicroBatch:
     rows: ColumnBatch | None
     response_offsets: np.ndarray
     share: Share
-    media: dict[str, Tensor] | None = None
+    media: dict[str, Tensor] | None
+    stand_ins: np.ndarray
+    choices: dict[int, Tensor] = field(default_factory=dict)
+    """The experts of this rank's tokens, `[tokens, k]` by layer, once the routers were asked."""
 
     @property
     def responses(self) -> int:
@@ -69,6 +75,7 @@ class MicroBatches:
         self._aux_loss_coeff = settings.aux_loss_coeff
         self._device = compute_device()
         self._rotary = _rotary(spec, settings.dtype, self._device)
+        self.replays = ReplayCount(self._device)
 
     def pack(self, rows: ColumnBatch | None) -> MicroBatch:
         """Pack rows (columns `tokens`, `response_lengths` and of media), each shared prompt once.
@@ -81,12 +88,12 @@ class MicroBatches:
         if layout.context == 1:
             packing, media = self._with_media(pack(rows, multiple_of=multiple_of), rows)
             packed = compact(packing, multiple_of=multiple_of, round_to=ROUND_TO)
-            return MicroBatch(rows, packed.response_offsets, share(packed), media)
+            return MicroBatch(rows, packed.response_offsets, share(packed), media, packed.stand_ins)
         packing, media = self._with_media(pack(rows), rows)
         packed = compact(packing)
         rank = parallel_state.get_context_parallel_rank()
         own = share(packed, rank, layout.context, multiple_of=multiple_of)
-        return MicroBatch(rows, packed.response_offsets, own, media)
+        return MicroBatch(rows, packed.response_offsets, own, media, packed.stand_ins)
 
     def _with_media(self, packing: Packing, rows: ColumnBatch | None) -> tuple[Packing, dict[str, Tensor] | None]:
         return (packing, None) if self._spec.media is None else with_media(packing, rows, self._spec.media)
@@ -120,35 +127,27 @@ class MicroBatches:
                 heads=self._spec.num_attention_heads // layout.tensor,
                 groups=max(1, self._spec.num_query_groups // layout.tensor),
                 context=layout.context,
-                routing=self._routing(micro_batch),
+                routing=self._routing(micro_batch, question),
                 media=_media_input(micro_batch),
             ),
         )
         return output
 
-    def _routing(self, micro_batch: MicroBatch) -> Routing | None:
+    def _routing(self, micro_batch: MicroBatch, question: Question) -> Routing | None:
         """Of the load-balancing loss a micro-batch has the part that it has of the step's loss weights."""
         if self._spec.experts is None:
             return None
         rows = micro_batch.rows
         weighed = self._aux_loss_coeff > 0 and rows is not None and "loss_weights" in rows
         weight = float(rows["loss_weights"].values.sum()) if weighed and rows is not None else 0.0
-        replayed = None if rows is None or ROUTED_EXPERTS not in rows else self._replayed(rows, micro_batch.share)
-        return Routing(micro_batch.share.real, self._aux_loss_coeff * weight, replayed)
-
-    def _replayed(self, rows: ColumnBatch, own: Share) -> Tensor:
-        """The rollout's experts for this rank's tokens, `[tokens, layers, k]`; of a shared prompt the first row's."""
-        assert self._spec.experts is not None
-        sent = rows[ROUTED_EXPERTS].values
-        width = self._spec.num_layers * self._spec.experts.top_k
-        if sent.ndim != 2 or sent.shape[1] != width or len(sent) != len(rows["tokens"].values):
-            raise ValueError(
-                f"{ROUTED_EXPERTS} has shape {sent.shape}; {len(rows['tokens'].values)} tokens of this model have "
-                f"{width} experts each ({self._spec.num_layers} layers of {self._spec.experts.top_k})"
-            )
-        known = (own.sources >= 0) & (own.sources < len(sent))
-        taken = np.where(known[:, None], sent[np.where(known, own.sources, 0)], np.int16(-1))
-        return self._to_device(taken.reshape(len(taken), self._spec.num_layers, -1))
+        replayed = replayed_choices(rows, micro_batch.share, self._spec)
+        return Routing(
+            micro_batch.share.real,
+            self._aux_loss_coeff * weight,
+            None if replayed is None else self._to_device(replayed),
+            self.replays,
+            micro_batch.choices if question.choices else None,
+        )
 
     def _to_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self._device)

@@ -31,6 +31,7 @@ class Compact:
         to_padded: int64 `[sum of rectangle sizes]`, the token of each rectangle cell; a shared one has several.
         to_packed: int64 `[total]`, one rectangle cell of each token.
         sources: int64 `[total]`, the place of each token among the packed ones.
+        stand_ins: int64, for each packed token the packed one that is computed in its place, itself if it is computed.
     """
 
     tokens: np.ndarray
@@ -43,6 +44,7 @@ class Compact:
     to_padded: np.ndarray
     to_packed: np.ndarray
     sources: np.ndarray
+    stand_ins: np.ndarray
     features: np.ndarray | None = None
 
 
@@ -83,4 +85,5 @@ def compact(packing: Packing, *, multiple_of: int = 1, round_to: int = 1) -> Com
         to_padded=renumbered[packing.to_padded],
         to_packed=packing.to_packed[keep],
         sources=everything[keep],
+        stand_ins=stand_in,
     )

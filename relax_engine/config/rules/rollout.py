@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from relax_engine.config.roles import generates_ahead
+from relax_engine.config.roles import compares_with_sampler, generates_ahead, old_policy_is_current
 from relax_engine.config.rules.base import Findings, Reporter, rule
 from relax_engine.config.run_config import RunConfig
 
@@ -95,17 +95,52 @@ def replayed_routing_is_known(config: RunConfig, report: Reporter) -> Findings:
     """Engines say which experts they chose, of a model that has some, to whoever makes the samples."""
     if not config.algorithm.use_rollout_routing_replay:
         return
-    path = Path(config.model.hf_checkpoint or "", "config.json")
-    description = path.read_text(encoding="utf-8") if path.is_file() else "num_experts"
     if config.supervised:
         yield report.error("use_rollout_routing_replay loss_type", "there is no rollout", "leave out the replay")
     elif config.agentic.use_agentic_rollout:
         yield report.error(
             "use_rollout_routing_replay use_agentic_rollout",
             "the gateway of agents does not keep the experts that tokens were sent to",
-            "leave one of them out",
+            "leave one of them out, or --use-routing-replay for the experts of the trainer's own earlier pass",
         )
-    elif "num_experts" not in description and "n_routed_experts" not in description:
+    elif not _has_experts(config):
         yield report.error(
             "use_rollout_routing_replay hf_checkpoint", "this model has no experts", "leave out the replay"
         )
+
+
+@rule
+def replayed_routing_was_recorded(config: RunConfig, report: Reporter) -> Findings:
+    """The trainer can replay what it chose in an earlier pass over the rows."""
+    objective = config.algorithm
+    if not objective.use_routing_replay:
+        return
+    rollout = "--use-rollout-routing-replay for the rollout's experts"
+    if config.supervised:
+        yield report.error("use_routing_replay loss_type", "there are no old log-probs", "leave out the replay")
+    elif not _has_experts(config):
+        yield report.error("use_routing_replay hf_checkpoint", "this model has no experts", "leave out the replay")
+    elif objective.use_rollout_routing_replay:
+        yield report.note(
+            "use_routing_replay use_rollout_routing_replay",
+            "without effect: the rollout's experts are replayed in the pass for old log-probs and in training",
+        )
+    elif objective.use_rollout_logprobs or compares_with_sampler(config):
+        yield report.error(
+            "use_routing_replay use_rollout_logprobs advantage_estimator",
+            "the old log-probs are the engine's, so the trainer makes no pass whose experts it could replay",
+            f"{rollout}, or old log-probs of the trainer (--keep-old-actor)",
+        )
+    elif old_policy_is_current(config) and not objective.get_mismatch_metrics:
+        yield report.warning(
+            "use_routing_replay num_steps_per_rollout",
+            "without effect: the training pass is the first over its rows, and chooses for itself",
+            f"{rollout}, or leave it out",
+        )
+
+
+def _has_experts(config: RunConfig) -> bool:
+    """Whether `config.json` speaks of experts; True where there is none to read, of which other rules speak."""
+    path = Path(config.model.hf_checkpoint or "", "config.json")
+    description = path.read_text(encoding="utf-8") if path.is_file() else "num_experts"
+    return "num_experts" in description or "n_routed_experts" in description

@@ -118,6 +118,10 @@ class Algorithm(Section):
     """Rollout routing replay (R3): train a mixture of experts with the experts that the engine sent each token to; the
     router is trained through their weights."""
 
+    use_routing_replay: bool = False
+    """Routing replay (R2): train a mixture of experts with the experts that the trainer chose when it computed the old
+    log-probs; the rollout's, with `--use-rollout-routing-replay`, come first."""
+
     use_decoupled_ppo: bool = False
     """Decoupled PPO: clip around the trainer's policy at the start of the step, whatever the age of the samples, and
     weight the loss by that policy over the engine's. The `--tis-*` flags shape the weight."""

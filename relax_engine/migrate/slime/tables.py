@@ -43,6 +43,8 @@ NOT_NEEDED: dict[str, str] = {
     "*query_group*": _ARCHITECTURE,
     "group_query_attention": _ARCHITECTURE,
     "swiglu": _ARCHITECTURE,
+    "num_experts": _ARCHITECTURE,
+    "multi_latent_attention": _ARCHITECTURE,
     "normalization": _ARCHITECTURE,
     "norm_epsilon": _ARCHITECTURE,
     "*rope*": _ARCHITECTURE,
@@ -63,7 +65,7 @@ NOT_NEEDED: dict[str, str] = {
     "max_position_embeddings": _ARCHITECTURE,
     "linear_*": _ARCHITECTURE,
     "seq_length": _ARCHITECTURE,
-    "moe_*": "layers of experts, see num_experts",
+    "moe_*": _ARCHITECTURE,
     "num_gpus_per_node": "Ray says which node has which devices",
     "no_check_for_nan_in_loss_and_grad": "a loss that is not finite is always an error",
     "*gradient_accumulation_fusion": _KERNELS,
@@ -133,12 +135,7 @@ NOT_NEEDED: dict[str, str] = {
 }
 """Patterns of flags without which the run is the same."""
 
-_MODELS = "layers of experts are not offered"
-
 NEEDS_YOU: dict[str, str] = {
-    "num_experts": _MODELS,
-    "multi_latent_attention": "attention over compressed keys and values is not offered",
-    "use_routing_replay": "the rollout's experts can be replayed, not the trainer's: --use-rollout-routing-replay",
     "*mtp*": "multi-token prediction is not offered",
     "lora_*": "this part of the adapters has no flag here",
     "eval_config": "write its datasets as --eval-prompt-data name path ..., and its defaults as --eval-... flags",

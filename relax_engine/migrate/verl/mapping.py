@@ -22,6 +22,7 @@ RULES: tuple[Callable[[Settings, Draft], None], ...] = (
     objective.algorithm,
     objective.clipping,
     objective.kl,
+    objective.routing_replay,
     objective.corrections,
     sampling.sampling,
     sampling.tensor_parallel,

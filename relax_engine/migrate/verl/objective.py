@@ -1,6 +1,7 @@
 """Settings of verl about advantages and the loss.
 
-What lives here: estimator, clipping, KL and importance weights. What does not: keys that stand alone (`tables`).
+What lives here: estimator, clipping, KL, replay of experts and importance weights. What does not: keys that stand alone
+(`tables`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 from relax_engine.migrate.draft import Draft, read_value
 from relax_engine.migrate.shell.symbols import render
 from relax_engine.migrate.verl.settings import Settings
-from relax_engine.migrate.verl.tables import ACTOR
+from relax_engine.migrate.verl.tables import ACTOR, ROLLOUT
 from relax_engine.migrate.verl.values import number
 
 _ESTIMATORS = {
@@ -143,6 +144,26 @@ def _reward_kl(settings: Settings, draft: Draft) -> None:
         draft.settle("algorithm.kl_penalty", penalty, targets, "as RedAccel's guide has it")
     elif penalty is not None:
         draft.skip("algorithm.kl_penalty", penalty, "KL in the reward is the plain log-ratio (k1)")
+
+
+_REPLAYS = {"R2": "use_routing_replay", "R3": "use_rollout_routing_replay"}
+
+
+def routing_replay(settings: Settings, draft: Draft) -> None:
+    """Whose experts are replayed in training; verl has the rollout say which it chose by a key of its own."""
+    rollout = ROLLOUT + "enable_rollout_routing_replay"
+    returned = settings.take(rollout)
+    for key in (ACTOR + "router_replay.mode", ACTOR + "megatron.router_replay.mode"):
+        mode = settings.take(key)
+        name = (mode or "").strip("'\" ")
+        if mode is not None and name in _REPLAYS:
+            draft.settle(key, mode, {_REPLAYS[name]: True})
+        elif mode is not None and name in ("disabled", "null", "None", ""):
+            draft.skip(key, mode, "off in the source")
+        elif mode is not None:
+            draft.needs(key, mode, "for R2 give --use-routing-replay, for R3 --use-rollout-routing-replay")
+    if returned is not None:
+        draft.skip(rollout, returned, "with --use-rollout-routing-replay engines say which experts they chose")
 
 
 def corrections(settings: Settings, draft: Draft) -> None:

@@ -201,8 +201,7 @@ NOT_NEEDED: dict[str, str] = {
 
 _LORA = "adapters: give --lora-rank, --lora-alpha and --lora-target-modules (Megatron's names of layers)"
 _REWARD_MODEL = "a reward model as a judge is not offered; serve it and call it from --custom-rm-path"
-_MODELS = "layers of experts are not offered"
-_REPLAY = "for the experts of the rollout (R3) give --use-rollout-routing-replay"
+_REPLAY = "choices of experts are not read from or written to files of their own"
 _SAMPLING_ONLY = "sampling without training is `relax eval`"
 _IMAGES = "engines take text alone: prompts with images are converted and checked, and not sampled"
 
@@ -225,7 +224,7 @@ NEEDS_YOU: dict[str, str] = {
     MODEL + "custom_chat_template": "put the template into the tokenizer of --hf-checkpoint",
     "*router_replay*": _REPLAY,
     "*routing_replay*": _REPLAY,
-    ROLLOUT + "expert_parallel_size": _MODELS,
+    ROLLOUT + "expert_parallel_size": "an engine runs on one device",
     "*quantization*": "engines do not quantise weights",
     "*.mtp.*": "multi-token prediction is not offered",
     "data.*": "this way of reading data has no flag here",

@@ -60,7 +60,7 @@ def test_pictures_in_colocate(ray_cluster: None, tiny: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("family", ["qwen3_vl", "qwen3_omni"])
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen3_vl_moe", "qwen3_omni"])
 def test_pictures_in_every_forward_role(ray_cluster: None, tiny: Any, family: Family, tmp_path: Path) -> None:
     records = _run(
         tiny,

@@ -169,6 +169,10 @@ def test_mismatch_of_a_known_batch() -> None:
     assert metrics["mismatch/kl"].item() == pytest.approx(-ratios.log().mean().item(), rel=1e-5)
     assert metrics["mismatch/k3_kl"].item() == pytest.approx((ratios - 1 - ratios.log()).mean().item(), rel=1e-5)
     assert metrics["mismatch/ess"].item() == pytest.approx((ratios.mean() ** 2 / ratios.square().mean()).item())
+    apart = torch.tensor([0.4, 0.6, 1.0, 1.9, 2.1]).log()
+    assert mismatch_metrics(apart, torch.zeros(5), torch.ones(5, dtype=torch.bool))[
+        "mismatch/beyond_2"
+    ].item() == pytest.approx(0.4)
     assert mismatch_metrics(train, train, torch.zeros(102, dtype=torch.bool)) == {}
 
 

@@ -54,6 +54,7 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "error",
         "the gateway of agents does not keep",
     ),
+    ("replayed_routing_was_recorded", {"use_routing_replay": True}, "error", "this model has no experts"),
     ("adapters_are_on", {"lora_alpha": 16.0}, "warning", "all weights are trained"),
     ("adapters_have_layers", {"lora_rank": 8, "lora_target_modules": ["q_proj"]}, "error", "q_proj: no such layer"),
     ("adapters_are_all_that_changes", {"lora_rank": 8, "ref_update_interval": 2}, "error", "and stays so"),
@@ -601,6 +602,28 @@ def test_complete_runs_have_no_findings(complete: RunConfig, run_files: Any) -> 
     assert check(complete.replace(**custom)) == []
     evaluated = {"eval_interval": 1, "eval_prompt_data": {"test": [f"{run_files.test}[0:1]"]}}
     assert check(complete.replace(**evaluated)) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({}, "warning: the training pass is the first over its rows"),
+        ({"get_mismatch_metrics": True}, None),
+        ({"num_steps_per_rollout": 2}, None),
+        (ASYNC, None),
+        ({"use_rollout_routing_replay": True}, "note: the rollout's experts are replayed in the pass"),
+        ({"use_rollout_logprobs": True}, "error: the old log-probs are the engine's"),
+        ({"loss_type": "sft", "rm_type": None}, "error: there are no old log-probs"),
+    ],
+)
+def test_choices_can_be_replayed_that_were_recorded(
+    complete: RunConfig, run_files: Any, flags: dict[str, Any], expected: str | None
+) -> None:
+    file = run_files.model / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_experts": 8}))
+    found = findings(complete.replace(use_routing_replay=True, **flags), "replayed_routing_was_recorded")
+    shown = [f"{finding.severity}: {finding.message.removeprefix('without effect: ')}" for finding in found]
+    assert [line.startswith(expected or "") for line in shown] == [True] * (expected is not None)
 
 
 def test_own_log_probs_need_no_actor_fwd(complete: RunConfig) -> None:

@@ -69,6 +69,8 @@ ROWS = [
     ("BATCH_SIZE", "32", {"rollout_batch_size": 32}),
     ("MICRO_BATCH_SIZE", "2", {"micro_batch_size": 2}),
     ("actor_rollout_ref.rollout.response_length", "99", {"rollout_max_response_len": 99}),
+    ("actor_rollout_ref.actor.router_replay.mode", '"R2" ', {"use_routing_replay": True}),
+    ("actor_rollout_ref.actor.router_replay.mode", "R3", {"use_rollout_routing_replay": True}),
     ("algorithm.kl_penalty", "kl", {"use_kl_loss": True, "kl_loss_coef": 0.01, "kl_loss_type": "low_var_kl"}),
 ]
 
@@ -122,6 +124,8 @@ def test_defaults_of_the_source_are_written_out() -> None:
         ("actor_rollout_ref.actor.optim.lr", "fast", Status.NEEDS_YOU),
         ("some.thing.unheard_of", "1", Status.NEEDS_YOU),
         ("trainer.save_freq", "-1", Status.NOT_NEEDED),
+        ("actor_rollout_ref.actor.router_replay.mode", "disabled", Status.NOT_NEEDED),
+        ("actor_rollout_ref.actor.router_replay.replay_file", "/f", Status.NEEDS_YOU),
     ],
 )
 def test_what_needs_somebody(key: str, value: str, wanted: Status) -> None:
@@ -151,7 +155,7 @@ def test_slime_flags_keep_their_names() -> None:
         "offload_rollout": False,
         "tb_project_name": "p",
     }
-    assert status(draft, "--num-experts") is Status.NEEDS_YOU
+    assert status(draft, "--num-experts") is Status.NOT_NEEDED
     assert status(draft, "--num-layers") is Status.NOT_NEEDED
 
 

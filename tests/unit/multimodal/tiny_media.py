@@ -53,6 +53,16 @@ def qwen3_vl(layers: int = 2, deepstack: int = 2, **options: Any) -> transformer
     return transformers.Qwen3VLConfig(text_config=text, vision_config=vision, **_IDS)
 
 
+def qwen3_vl_moe(layers: int = 2, deepstack: int = 2, **options: Any) -> transformers.PreTrainedConfig:
+    """The same with experts."""
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    dense = qwen3_vl(layers, deepstack, **options).to_dict()
+    text, vision = (
+        {k: v for k, v in dense[f"{part}_config"].items() if k != "model_type"} for part in ("text", "vision")
+    )
+    return transformers.Qwen3VLMoeConfig(text_config=text | experts, vision_config=vision, **_IDS)
+
+
 def qwen3_omni(layers: int = 2, deepstack: int = 2, **options: Any) -> transformers.PreTrainedConfig:
     """The thinker of a Qwen3-Omni: experts, vision and audio."""
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}

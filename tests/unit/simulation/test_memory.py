@@ -52,6 +52,16 @@ def test_towers_are_what_is_beside_the_language_model() -> None:
     assert preset.parameters - text == 24 * 12_596_224 + patches + positions + 4 * merger + 2 * 1024 + 3 * 2 * 4096
 
 
+def test_a_model_that_sees_with_the_experts_of_another() -> None:
+    """Qwen3-VL-30B-A3B has the language model of Qwen3-30B-A3B; its vision tower has 27 blocks of 15,239,504."""
+    preset = read_preset("Qwen3-VL-30B-A3B")
+    text = parameters_per_device(spec_of("Qwen3-VL-30B-A3B"), ParallelLayout()).total
+    assert text == read_preset("Qwen3-30B-A3B").parameters
+    patches, positions = 3 * 2 * 16 * 16 * 1152 + 1152, 2304 * 1152
+    merger = 4608 * 4608 + 4608 + 4608 * 2048 + 2048
+    assert preset.parameters - text == 27 * 15_239_504 + patches + positions + 4 * merger + 2 * 1152 + 3 * 2 * 4608
+
+
 @pytest.mark.parametrize("name", preset_names())
 def test_every_presets_flags_fit_its_devices(name: str) -> None:
     preset = read_preset(name)

@@ -23,6 +23,7 @@ from relax_engine.backends.engines.local.experts import Expert, Experts
 from relax_engine.backends.engines.local.latent import fuse_latent
 from relax_engine.backends.engines.local.linear import Linear, make_linear
 from relax_engine.backends.engines.local.norm import NormedLinear
+from relax_engine.checkpoint.fused_experts import separated
 from relax_engine.checkpoint.hf_reader import hf_shapes
 from relax_engine.checkpoint.mapping import WeightMap, ignores
 from relax_engine.checkpoint.model_spec import ModelSpec
@@ -90,7 +91,8 @@ def read_weights(arch: Architecture, directory: Path, dtype: torch.dtype) -> dic
     """
     shapes = expected_shapes(arch)
     tensors: dict[str, Tensor] = {}
-    for name, tensor in iterate_safetensors(directory):
+    stored = (each for name, tensor in iterate_safetensors(directory) for each in separated(name, tensor, arch.spec))
+    for name, tensor in stored:
         if check_tensor(arch, shapes, name, tuple(tensor.shape)):
             tensors[name] = tensor.to(stored_dtype(name, dtype)).contiguous()
     missing = sorted(set(shapes) - set(tensors))

@@ -13,11 +13,20 @@ from transformers.models import qwen3_omni_moe
 from worlds import as_stored, make_batch
 
 from relax_engine.stream.columns import Column, ColumnBatch
-from tests.unit.multimodal.tiny_media import for_omni, for_transformers, qwen2_5_vl, qwen3_omni, qwen3_vl, sample
+from tests.unit.multimodal.tiny_media import (
+    for_omni,
+    for_transformers,
+    qwen2_5_vl,
+    qwen3_omni,
+    qwen3_vl,
+    qwen3_vl_moe,
+    sample,
+)
 
 FAMILIES: dict[str, tuple[Any, Any, bool]] = {
     "Qwen2_5_VL": (qwen2_5_vl, transformers.Qwen2_5_VLForConditionalGeneration, False),
     "Qwen3VL": (qwen3_vl, transformers.Qwen3VLForConditionalGeneration, True),
+    "Qwen3VLMoe": (qwen3_vl_moe, transformers.Qwen3VLMoeForConditionalGeneration, True),
     "Qwen3OmniThinker": (qwen3_omni, qwen3_omni_moe.Qwen3OmniMoeThinkerForConditionalGeneration, False),
 }
 """Configuration, architecture, and whether the frames of a video stand apart."""

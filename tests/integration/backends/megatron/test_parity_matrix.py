@@ -87,6 +87,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "Qwen2.5-VL (images, videos)": {"media": "Qwen2_5_VL"},
     "Qwen3-VL (images, videos, two layers of deepstack)": {"media": "Qwen3VL"},
+    "Qwen3-VL-MoE (images, videos, two layers of deepstack, experts)": {"media": "Qwen3VLMoe"},
     "Qwen3-Omni thinker (images, videos, audio, experts)": {"media": "Qwen3OmniThinker"},
 }
 LAYOUTS: dict[str, tuple[int, ParallelLayout]] = {

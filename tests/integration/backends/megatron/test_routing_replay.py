@@ -1,4 +1,4 @@
-"""Router replay: the experts of the rollout in training, whatever the router would choose now."""
+"""Router replay: experts of the rollout, or of an earlier pass, in training, whatever the router would choose now."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from relax_engine.backends.engines.local.request import Batch
 from relax_engine.backends.engines.types import GenerateOutput
 from relax_engine.backends.megatron.backend import MegatronBackend
 from relax_engine.backends.megatron.settings import ParallelLayout, RecomputeSettings
-from relax_engine.stream.columns import ROUTED_EXPERTS, Column, ColumnBatch
+from relax_engine.stream.columns import OWN_EXPERTS, ROUTED_EXPERTS, Column, ColumnBatch
 
 MODEL: dict[str, Any] = {"family": "Qwen3Moe", **EXPERTS}
 LENGTHS, RESPONSES = [23, 9, 31, 14, 6, 27, 12], [11, 4, 0, 13, 2, 20, 1]
@@ -47,14 +47,19 @@ def _moved_model() -> Any:
     return model
 
 
-def _forced(model: Any, sent: torch.Tensor) -> None:
-    """Let a transformers model send its tokens to `sent` `[tokens, layers, k]`, with its own routers' weights."""
+def _forced(model: Any, sent: torch.Tensor, changed: list[torch.Tensor]) -> None:
+    """Let a transformers model send its tokens to `sent` `[tokens, layers, k]`, with its own routers' weights.
+
+    `changed` gets for each layer whether its router would have chosen others, bool `[tokens]`.
+    """
     for number, layer in enumerate(model.model.layers):
         weight = layer.mlp.gate.weight
 
         def route(x: torch.Tensor, weight: torch.Tensor = weight, number: int = number) -> Any:
             logits = torch.nn.functional.linear(x.reshape(-1, x.shape[-1]), weight)
             chosen = sent[: len(logits), number]
+            own = logits.topk(chosen.shape[1], dim=-1).indices
+            changed.append((own.sort(-1).values != chosen.sort(-1).values).any(-1))
             scores = logits.softmax(-1).gather(1, chosen)
             return logits, scores / scores.sum(-1, keepdim=True), chosen
 
@@ -80,18 +85,21 @@ def batch() -> ColumnBatch:
     return rows.with_columns(**{ROUTED_EXPERTS: Column.ragged(_choices(hf_model(**MODEL), rows), np.int16)})
 
 
-def _expected(batch: ColumnBatch) -> tuple[np.ndarray, float, float]:
-    """Log-probs, loss and gradient norm of the moved model in transformers, sent where the batch says."""
+def _expected(batch: ColumnBatch) -> tuple[np.ndarray, float, float, float]:
+    """Log-probs, loss and gradient norm of the moved model in transformers, sent where the batch says, and the share of
+    choices that it would have made otherwise."""
     model = _moved_model()
-    log_probs, entropies = [], []
+    log_probs, entropies, changes = [], [], []
     for row, count in enumerate(batch["response_lengths"].values.tolist()):
-        if not count:
-            continue
         tokens = torch.tensor(batch["tokens"].row(row), dtype=torch.int64)
         sent = torch.tensor(batch[ROUTED_EXPERTS].row(row).astype(np.int64)).clamp(min=0).unflatten(1, (-1, 2))
-        _forced(model, sent)
-        logits = model(tokens[None]).logits[0, -count - 1 : -1] / 0.8
-        distribution = torch.distributions.Categorical(logits=logits)
+        changed: list[torch.Tensor] = []
+        _forced(model, sent, changed)
+        logits = model(tokens[None]).logits[0] / 0.8
+        changes += [layer[:-1] for layer in changed]  # nothing is sent of a row's last token
+        if not count:
+            continue
+        distribution = torch.distributions.Categorical(logits=logits[-count - 1 : -1])
         log_probs.append(distribution.log_prob(tokens[-count:]))
         entropies.append(distribution.entropy())
     found = torch.cat(log_probs)
@@ -101,11 +109,11 @@ def _expected(batch: ColumnBatch) -> tuple[np.ndarray, float, float]:
     gates = [layer.mlp.gate.weight.grad for layer in model.model.layers]
     assert all(float(gate.abs().max()) > 1e-4 for gate in gates)  # routers learn through the weights of the experts
     norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
-    return found.detach().numpy(), loss.item(), norm.item()
+    return found.detach().numpy(), loss.item(), norm.item(), torch.cat(changes).float().mean().item()
 
 
 def test_the_rollouts_experts_are_used_and_routers_learn_through_their_weights(moved: Path, batch: ColumnBatch) -> None:
-    expected, loss, norm = _expected(batch)
+    expected, loss, norm, changed = _expected(batch)
     for recompute in (RecomputeSettings(), RecomputeSettings("full", "uniform", 1)):
         backend = single(make_settings(moved, recompute=recompute))
         own = backend.forward_log_probs(make_batch(LENGTHS, RESPONSES), temperature=0.8, max_tokens=60)
@@ -116,6 +124,39 @@ def test_the_rollouts_experts_are_used_and_routers_learn_through_their_weights(m
         metrics = step(backend, batch, max_tokens=60)
         backend.close()
         assert (metrics["loss"], metrics["grad_norm"]) == pytest.approx((loss, norm), rel=1e-5)
+        assert metrics["routing_replay/changed"] == pytest.approx(changed, abs=1e-6)
+
+
+def test_the_trainers_own_choices_are_recorded_and_replayed(checkpoint: Path, moved: Path, batch: ColumnBatch) -> None:
+    """Prompts that rows share are computed once, and the choices belong to every one of these rows."""
+    expected, loss, norm, changed = _expected(batch)
+    plain = make_batch(LENGTHS, RESPONSES)
+    first, second = plain["tokens"].row(0), plain["tokens"].row(5)
+    prompt = second[: len(second) - RESPONSES[5]]
+    rows = [first, second, [*prompt, *first[-4:]], [*prompt, *second[-3:]]]
+    shared = ColumnBatch(
+        {
+            "tokens": Column.ragged(rows, np.int32),
+            "response_lengths": Column.fixed([RESPONSES[0], RESPONSES[5], 4, 3], np.int32),
+        }
+    )
+    backend = single(make_settings(checkpoint))
+    for each, max_tokens in ((shared, 10_000), (shared, 45), (plain, 60)):
+        found = backend.forward_routed(each, temperature=0.8, max_tokens=max_tokens)
+        plainly = backend.forward_log_probs(each, temperature=0.8, max_tokens=max_tokens)
+        assert np.array_equal(found["log_probs"].values, plainly.values)
+        for row, choices in enumerate(_choices(hf_model(**MODEL), each)):
+            assert np.array_equal(found[OWN_EXPERTS].row(row)[:-1], choices[:-1])
+    backend.load_hf(moved)
+    replayed = plain.with_columns(**{OWN_EXPERTS: found[OWN_EXPERTS]})
+    np.testing.assert_allclose(
+        backend.forward_log_probs(replayed, temperature=0.8, max_tokens=60).values, expected, atol=1e-5
+    )
+    metrics = step(backend, replayed, max_tokens=60)
+    backend.close()
+    assert (metrics["loss"], metrics["grad_norm"]) == pytest.approx((loss, norm), rel=1e-5)
+    # A row without a response has one choice more: that of its last token.
+    assert metrics["routing_replay/changed"] == pytest.approx(changed, abs=0.01)
 
 
 def test_rows_of_another_model_are_refused(moved: Path, batch: ColumnBatch) -> None:
@@ -126,14 +167,22 @@ def test_rows_of_another_model_are_refused(moved: Path, batch: ColumnBatch) -> N
     backend.close()
 
 
-def _in_world(rank: int, size: int, init: str, settings: Any, batch: ColumnBatch) -> Any:
+def _in_world(rank: int, size: int, init: str, settings: Any, batch: ColumnBatch, checkpoint: Path) -> Any:
+    """With the choices that the batch brings, and with those that the backend records under `checkpoint`."""
     backend = MegatronBackend(settings, rank=rank, world_size=size, init_method=init)
-    backend.load_hf(settings.hf_checkpoint)
+    backend.load_hf(checkpoint)
     mine = share(batch, backend)
-    log_probs = backend.forward_log_probs(mine, temperature=0.8, max_tokens=60)
-    metrics = step(backend, mine)
+    unsent = mine.only([name for name in mine if name != ROUTED_EXPERTS])
+    recorded = unsent.with_columns(
+        **{OWN_EXPERTS: backend.forward_routed(unsent, temperature=0.8, max_tokens=60)[OWN_EXPERTS]}
+    )
+    found = []
+    for rows in (mine, recorded):
+        backend.load_hf(settings.hf_checkpoint)
+        log_probs = backend.forward_log_probs(rows, temperature=0.8, max_tokens=60)
+        found.append(([log_probs.row(row).copy() for row in range(rows.num_rows)], step(backend, rows)))
     backend.close()
-    return [log_probs.row(row).copy() for row in range(mine.num_rows)], metrics
+    return found
 
 
 @pytest.mark.long
@@ -148,15 +197,19 @@ def _in_world(rank: int, size: int, init: str, settings: Any, batch: ColumnBatch
     ],
     ids=["tp-sp", "pp", "cp", "ep", "tp-sp-cp"],
 )
-def test_every_layout_replays_the_same(moved: Path, batch: ColumnBatch, size: int, layout: ParallelLayout) -> None:
-    expected, loss, norm = _expected(batch)
+def test_every_layout_replays_the_same(
+    checkpoint: Path, moved: Path, batch: ColumnBatch, size: int, layout: ParallelLayout
+) -> None:
+    expected, loss, norm, changed = _expected(batch)
     offsets = np.concatenate([[0], np.cumsum(RESPONSES)])
-    for rank, (log_probs, metrics) in enumerate(run_world(_in_world, size, make_settings(moved, layout), batch)):
+    for rank, answers in enumerate(run_world(_in_world, size, make_settings(moved, layout), batch, checkpoint)):
         replicas = layout.data_parallel(size)
         own = range(rank % replicas if replicas > 1 else 0, len(LENGTHS), replicas)
         wanted = np.concatenate([expected[offsets[row] : offsets[row + 1]] for row in own])
-        np.testing.assert_allclose(np.concatenate(log_probs), wanted, atol=2e-5)
-        assert (metrics["loss"], metrics["grad_norm"]) == pytest.approx((loss, norm), rel=1e-5)
+        for log_probs, metrics in answers:
+            np.testing.assert_allclose(np.concatenate(log_probs), wanted, atol=2e-5)
+            assert (metrics["loss"], metrics["grad_norm"]) == pytest.approx((loss, norm), rel=1e-5)
+            assert metrics["routing_replay/changed"] == pytest.approx(changed, abs=0.01)
 
 
 def _generate(engine: LocalEngine, body: dict[str, Any], *, disturb: bool = False) -> list[GenerateOutput]:
