@@ -126,7 +126,7 @@ def test_the_rollouts_experts_are_replayed(ray_cluster: None, tiny: Any, experts
 def test_the_trainers_own_experts_are_replayed(
     ray_cluster: None, tiny: Any, experts: Path, mode: str, tmp_path: Path
 ) -> None:
-    """Recorded in process or by `actor_fwd`. The second step of a rollout finds that its routers have moved."""
+    """Recorded in process or by `actor_fwd`. The second step of a rollout, half of its rows, finds routers moved."""
     roles = {"actor": [1, 2], "rollout": [1, 1]}
     config = tiny.config(
         tmp_path,
@@ -137,7 +137,6 @@ def test_the_trainers_own_experts_are_replayed(
         ref_actor_config={"expert_model_parallel_size": 1},
         use_routing_replay=True,
         num_steps_per_rollout=2,
-        lr=1e-2,
         num_rollout=STEPS,
     )
     assert train(config).steps == STEPS

@@ -81,7 +81,7 @@ class Served:
         else:
             pads = self.processor.family.placeholders
             inputs["mm_token_type_ids"] = (ids == pads["image"]).int() + 2 * (ids == pads["video"]).int()
-            if self.family == "qwen3_vl":
+            if self.family.startswith("qwen3_vl"):
                 inputs.pop("second_per_grid_ts", None)
         with torch.no_grad():
             logits = self.model(input_ids=ids, attention_mask=torch.ones_like(ids), **inputs).logits[0].float()
