@@ -19,17 +19,26 @@ import pyarrow.compute as pc
 from data_prep.arrow_values import no_text, text_scalar
 from data_prep.flat import escaped, list_lengths, offsets_of
 
+DEEPEST = 200
+"""Lists and objects within each other that are written: far below what any reader of JSON takes."""
+
 _Piece: TypeAlias = "str | pa.Array"
 """A part of a row's text: the same for all rows, or a column of texts."""
 
 
-def plain(value: Any) -> Any:
-    """A value of Parquet's as JSON can hold it; fields that are null (or not a number) are left out."""
+def plain(value: Any, depth: int = 0) -> Any:
+    """A value of Parquet's as JSON can hold it; fields that are null (or not a number) are left out.
+
+    Raises:
+        ValueError: nested deeper than `DEEPEST`.
+    """
+    if depth > DEEPEST:
+        raise ValueError(f"a value is nested deeper than {DEEPEST} levels, too deep to be written as JSON")
     if isinstance(value, Mapping):
-        fields = {str(key): plain(item) for key, item in value.items()}
+        fields = {str(key): plain(item, depth + 1) for key, item in value.items()}
         return {key: item for key, item in fields.items() if item is not None}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [plain(item, depth + 1) for item in value]
     if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, datetime.date | datetime.datetime):
@@ -45,12 +54,9 @@ def dumps(value: Any) -> str:
     """The one way JSON is written into a column.
 
     Raises:
-        ValueError: nested too deeply.
+        ValueError: nested deeper than `DEEPEST`.
     """
-    try:
-        return json.dumps(plain(value), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    except RecursionError as error:
-        raise ValueError("a value is nested too deeply to be written as JSON") from error
+    return json.dumps(plain(value), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def json_objects(columns: Mapping[str, pa.Array]) -> pa.Array:
