@@ -13,11 +13,16 @@ from torch import Tensor
 from relax_engine.backends.engines.local.arch import load_architecture
 from relax_engine.backends.engines.local.weights import read_weights as engine_weights
 from relax_engine.checkpoint import export_checkpoint, import_checkpoint
+from relax_engine.checkpoint.adapters import RECORD, AdapterMap, AdapterRecord, AdapterShape, merged
+from relax_engine.checkpoint.dcp_writer import DcpWriter
 from relax_engine.checkpoint.errors import UnsupportedModelError
 from relax_engine.checkpoint.families import model_spec
 from relax_engine.checkpoint.fp8 import Fp8
 from relax_engine.checkpoint.fused_experts import separated
 from relax_engine.checkpoint.hf_reader import HfReader
+from relax_engine.checkpoint.manager import CheckpointManager
+from relax_engine.checkpoint.mapping import WeightMap
+from relax_engine.checkpoint.output import LocalOutput
 
 CONFIG = {
     "architectures": ["Qwen3VLMoeForConditionalGeneration"],
@@ -112,6 +117,25 @@ def test_without_weights_to_go_by_files_are_as_published_ones(tmp_path: Path, or
     assert_same_weights(read_weights(exported.path), fused(singles, transposed=True))
     with pytest.raises(UnsupportedModelError, match="experts in one tensor"):
         export_checkpoint(imported.root, tmp_path / "fp8", origin_hf_dir=origin, fp8=Fp8("block"))
+
+
+def test_adapters_are_merged_into_the_experts(tmp_path: Path, origin: Path, transposed: bool) -> None:
+    shape = AdapterShape(2, 8.0, ("linear_fc1", "linear_fc2"))
+    adapters = AdapterMap(WeightMap(model_spec(CONFIG)), shape)
+    generator = torch.Generator().manual_seed(1)
+    halves = {m.name: torch.randn(m.shape, generator=generator) for m in adapters.parameters.values()}
+    with CheckpointManager(tmp_path / "run").writing(1, optimizer=False) as directory:
+        with DcpWriter(LocalOutput(directory)) as writer:
+            for name, half in halves.items():
+                writer.add_tensor(name, tuple(half.shape), (0,) * half.dim(), half)
+        (directory / RECORD).write_text(AdapterRecord.of(shape, str(origin)).to_json())
+    exported = export_checkpoint(tmp_path / "run", tmp_path / "out", origin_hf_dir=origin)
+    named = {hf_name: tensor for name, half in halves.items() for hf_name, tensor in adapters.split(name, half)}
+    singles = load_file(tmp_path / "singles.safetensors")
+    expected = fused({name: merged(name, w, named, 4.0) for name, w in singles.items()}, transposed=transposed)
+    assert_same_weights(read_weights(exported.path), expected)
+    changed = f"{LAYER.format(0)}.down_proj"
+    assert not torch.equal(expected[changed], read_weights(origin)[changed])
 
 
 def test_a_tensor_that_fits_neither_way_stays_as_it_is() -> None:
