@@ -44,6 +44,7 @@ NOT_NEEDED: dict[str, str] = {
     "group_query_attention": _ARCHITECTURE,
     "swiglu": _ARCHITECTURE,
     "num_experts": _ARCHITECTURE,
+    "optimize_routing_replay": "the same result; choices of experts always travel as packed columns",
     "multi_latent_attention": _ARCHITECTURE,
     "normalization": _ARCHITECTURE,
     "norm_epsilon": _ARCHITECTURE,
