@@ -5,6 +5,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from relax_engine.observe.definitions import definition
 from relax_engine.observe.journal import read_phases, read_state
 from relax_engine.observe.metrics import read_metrics
 from relax_engine.observe.rollouts.query import Rollouts
+from tests.integration.otlp_collector import Collector
 
 STEPS, SAMPLES = 3, 16
 SERVED = "/metrics/query_metrics?metric=train/*"
@@ -76,7 +78,16 @@ def _hook(run_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def result(ray_cluster: None, tiny: Any, run_dir: Path, seen: dict[str, list[Any]]) -> RunResult:
+def collector() -> Iterator[Collector]:
+    collector = Collector()
+    yield collector
+    collector.close()
+
+
+@pytest.fixture(scope="module")
+def result(
+    ray_cluster: None, tiny: Any, run_dir: Path, seen: dict[str, list[Any]], collector: Collector
+) -> RunResult:
     """KL against the reference and several micro-batches, so that every column is made."""
     config = tiny.config(
         run_dir,
@@ -90,6 +101,7 @@ def result(ray_cluster: None, tiny: Any, run_dir: Path, seen: dict[str, list[Any
         max_tokens_per_gpu=256,
         use_metrics_service=True,
         notify_urls="json://user:hunter2@127.0.0.1:9/nobody-listens",
+        otlp_endpoint=collector.url,
     )
     done = threading.Event()
     watcher = threading.Thread(
@@ -130,6 +142,16 @@ def test_every_sample_is_accounted_for(result: RunResult, run_dir: Path) -> None
         assert record["stream/trained"] == (record["step"] + 1) * SAMPLES
         assert record["rollout/staleness/count/0"] == SAMPLES
     assert result.staleness_histogram == {0: STEPS * SAMPLES}
+
+
+def test_the_collector_of_spans_has_the_life_of_every_sample(result: RunResult, collector: Collector) -> None:
+    spans = collector.spans()
+    assert collector.traces() == STEPS
+    assert sum(name.startswith("step ") for name in spans) == STEPS
+    samples = {name for name in spans if name.startswith("sample ")}
+    assert len(samples) == STEPS * SAMPLES
+    for stage in ("generate", "reward", "train"):
+        assert {span["in"] for span in spans[stage] if str(span["in"]).startswith("sample ")} == samples
 
 
 def test_weights_are_published_once_per_step(result: RunResult, run_dir: Path, tiny: Any) -> None:

@@ -1,12 +1,9 @@
 """Spans of a step at a collector: what arrives is read with OpenTelemetry's own messages."""
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from step_records import TIMES, recorded
 
 from relax_engine.cli.trace import main as trace
@@ -16,61 +13,14 @@ from relax_engine.observe.forward import forwarding
 from relax_engine.observe.metrics import MetricsLog
 from relax_engine.observe.otlp import ExportError, SpanSender
 from relax_engine.observe.trackers import open_trackers
-
-
-class Collector:
-    """Takes OTLP over HTTP."""
-
-    def __init__(self) -> None:
-        self.requests: list[ExportTraceServiceRequest] = []
-        self.paths: list[str] = []
-        self.status = 200
-        collector = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                assert self.headers["content-type"] == "application/x-protobuf"
-                collector.paths.append(self.path)
-                collector.requests.append(ExportTraceServiceRequest.FromString(body))
-                self.send_response(collector.status)
-                self.end_headers()
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def spans(self) -> dict[str, list[dict[str, object]]]:
-        """For each name the spans of it: service, the name of what it is in, start and end, attributes."""
-        flat = [
-            (resource.resource.attributes[0].value.string_value, span)
-            for request in self.requests
-            for resource in request.resource_spans
-            for scope in resource.scope_spans
-            for span in scope.spans
-        ]
-        names = {span.span_id: span.name for _, span in flat}
-        assert len(names) == len(flat)  # no id twice
-        assert len({span.trace_id for _, span in flat}) == 1
-        found: dict[str, list[dict[str, object]]] = {}
-        for service, span in flat:
-            attributes = {a.key: getattr(a.value, a.value.WhichOneof("value")) for a in span.attributes}
-            times = (span.start_time_unix_nano / 1e9, span.end_time_unix_nano / 1e9)
-            parent = names[span.parent_span_id] if span.parent_span_id else None
-            entry = {"service": service, "in": parent, "times": times, "attributes": attributes}
-            found.setdefault(span.name, []).append(entry)
-        return found
+from tests.integration.otlp_collector import Collector
 
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     collector = Collector()
     yield collector
-    collector.server.shutdown()
-    collector.server.server_close()
+    collector.close()
 
 
 def test_the_life_of_a_sample_arrives_as_a_tree(tmp_path: Path, collector: Collector) -> None:
@@ -79,7 +29,7 @@ def test_the_life_of_a_sample_arrives_as_a_tree(tmp_path: Path, collector: Colle
     count = sender.send(4)
     sender.close()
     spans = collector.spans()
-    assert collector.paths == ["/v1/traces"]
+    assert (collector.paths, collector.traces()) == (["/v1/traces"], 1)
     assert count == sum(map(len, spans.values())) == 1 + 3 + 3 + 6 * (1 + 6)
     (root,) = spans["step 4"]
     assert (root["service"], root["in"], root["times"]) == ("relax", None, (99.0, 113.0))
