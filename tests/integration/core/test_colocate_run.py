@@ -85,9 +85,7 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def result(
-    ray_cluster: None, tiny: Any, run_dir: Path, seen: dict[str, list[Any]], collector: Collector
-) -> RunResult:
+def result(ray_cluster: None, tiny: Any, run_dir: Path, seen: dict[str, list[Any]], collector: Collector) -> RunResult:
     """KL against the reference and several micro-batches, so that every column is made."""
     config = tiny.config(
         run_dir,
