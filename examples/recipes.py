@@ -66,13 +66,12 @@ def run(name: str, mode: str, out: Path, *, seed: int = 0, steps: int | None = N
 
 def supervised(chosen: Recipe, made: Supervised, model: Path, paths: Mapping[str, Path], seed: int) -> Path:
     """The directory `model`, after supervised steps from random weights; made once."""
-    from examples.tiny_math.make_model import make_model
     from relax_engine import RunConfig, export_checkpoint, train
 
     if model.exists():
         return model
     base, run_dir = model.with_suffix(".base"), model.with_suffix(".run")
-    make_model(base, seed=seed, pieces=chosen.pieces, context=made.context)
+    chosen.make_model(base, made, seed)
     result = train(
         RunConfig.from_flat(
             **{**COMMON, **SFT, **made.flags},

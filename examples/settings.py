@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from examples import tiny_media
+from examples.tiny_math import make_model as tiny_text
+
 ROOT = Path(__file__).resolve().parents[1]
 COMMON: Mapping[str, Any] = {
     "input_key": "prompt",
@@ -81,6 +84,7 @@ class Recipe:
         flags: What its RL needs beside `COMMON` and `RL`.
         pieces: Texts that are tokens of its models.
         others: Further models of the run, by the flag that takes their directory.
+        family: Whose architecture its models have, where they read images, video or audio; else they are `tiny_math`'s.
         roles: Roles beside those of every run, on a device of their own each.
         scoring: Flags that held-out prompts are scored with, where they are not those of the run.
     """
@@ -90,8 +94,17 @@ class Recipe:
     flags: Mapping[str, Any]
     pieces: Sequence[str] = ()
     others: Mapping[str, Supervised] = field(default_factory=dict)
+    family: tiny_media.Family | None = None
     roles: Sequence[str] = ()
     scoring: Mapping[str, Any] = field(default_factory=dict)
+
+    def make_model(self, directory: Path, made: Supervised, seed: int) -> Path:
+        """Write `made`'s model with random weights; the same seed gives the same bytes."""
+        if self.family is None:
+            return tiny_text.make_model(directory, seed=seed, pieces=self.pieces, context=made.context)
+        return tiny_media.make_model(
+            directory, self.family, seed=seed, pieces=self.pieces, context=made.context, spread=0.06
+        )
 
     def rl(self, mode: str, steps: int, seed: int) -> dict[str, Any]:
         """All flags of its RL but the files."""

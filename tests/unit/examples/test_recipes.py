@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from examples.settings import MODES, ROOT, names, recipe
-from examples.tiny_math.make_model import make_model
 from relax_engine import RunConfig
 from relax_engine.config.doctor import check
 
@@ -18,7 +17,7 @@ from relax_engine.config.doctor import check
 def test_settings_have_no_fault(name: str, tmp_path: Path) -> None:
     chosen = recipe(name)
     paths = importlib.import_module(f"examples.{name}.make_data").make_data(tmp_path)
-    model = str(make_model(tmp_path / "model", pieces=chosen.pieces, context=chosen.start.context))
+    model = str(chosen.make_model(tmp_path / "model", chosen.start, 0))
     for mode in MODES:
         config = RunConfig.from_flat(
             **chosen.rl(mode, chosen.steps, 0),
