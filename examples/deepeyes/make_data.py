@@ -2,7 +2,7 @@
 
 The model sees a whole picture as four tokens of a third of its size; zoomed into one of the places it sees the thing
 there as large as it was drawn. Three sets: `train.parquet`, `heldout.parquet` and `sft.parquet`, the last with two rows
-for each picture: to zoom into the place that is asked for, and to say what is seen there.
+for each picture: to zoom into the place that is asked for or, as often, to answer at once; and to say what was seen.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def make_data(directory: str | Path, *, seed: int = 0) -> dict[str, Path]:
 
 
 def _rows(random: np.random.Generator, *, taught: bool) -> list[dict[str, Any]]:
-    """A question, or how to act on it: to zoom in, and to answer."""
+    """A question, or two ways to act on it: at first sight, and after a look."""
     things = [list(THINGS)[number] for number in random.integers(len(THINGS), size=len(PLACES))]
     asked = int(random.integers(len(PLACES)))
     place, thing = list(PLACES)[asked], things[asked]
@@ -72,8 +72,9 @@ def _rows(random: np.random.Generator, *, taught: bool) -> list[dict[str, Any]]:
         return [_row([question], thing, [picture])]
     call = f"{CALL}{PLACES[place]}{CALLED}"
     called = [question, {"role": "assistant", "content": call}, {"role": "user", "content": "<image>"}]
-    near = zoom(picture, PLACES[place])
-    return [_row([question], call, [picture]), _row(called, f"{ANSWER}{thing}{ANSWERED}", [picture, near])]
+    answer, near = f"{ANSWER}{thing}{ANSWERED}", zoom(picture, PLACES[place])
+    first = call if random.random() < 0.5 else answer
+    return [_row([question], first, [picture]), _row(called, answer, [picture, near])]
 
 
 def draw(random: np.random.Generator, things: list[str]) -> Any:

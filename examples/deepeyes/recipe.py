@@ -9,8 +9,8 @@ _MEDIA = {"multimodal_keys": {"image": "images"}, "image_min_token_num": 4, "ima
 
 RECIPE = Recipe(
     family="qwen2_5_vl",
-    start=Supervised(steps=50, flags=_MEDIA),
-    steps=80,
+    start=Supervised(steps=70, flags=_MEDIA),
+    steps=60,
     pieces=PIECES,
     flags={
         **_MEDIA,
@@ -18,8 +18,8 @@ RECIPE = Recipe(
         "custom_config_path": str(ROOT / "examples/deepeyes/custom.yaml"),
         "custom_rm_path": "examples.deepeyes.reward_deepeyes.reward_func",
         "reward_key": "score",
-        "lr": 1.5e-4,
-        "min_lr": 1.5e-5,
+        "lr": 2e-4,
+        "min_lr": 2e-5,
         "rollout_max_prompt_len": 32,
         "rollout_max_response_len": 8,
         "rollout_max_context_len": 96,

@@ -106,13 +106,15 @@ async def test_the_reward_by_its_parts(response: str, notes: dict[str, Any], sco
 
 
 def test_what_is_taught_zooms_into_the_place_that_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, rows in (("TRAIN_ROWS", 4), ("HELDOUT_ROWS", 4), ("SFT_ROWS", 24)):
+    for name, rows in (("TRAIN_ROWS", 4), ("HELDOUT_ROWS", 4), ("SFT_ROWS", 48)):
         monkeypatch.setattr(data, name, rows)
     rows = {split: pq.read_table(path).to_pylist() for split, path in data.make_data(tmp_path).items()}
-    assert {split: len(table) for split, table in rows.items()} == {"heldout": 4, "train": 4, "sft": 24}
+    assert {split: len(table) for split, table in rows.items()} == {"heldout": 4, "train": 4, "sft": 48}
+    assert 6 < sum(row["label"].startswith(data.CALL) for row in rows["sft"][::2]) < 18
     for look, say in zip(rows["sft"][::2], rows["sft"][1::2], strict=True):
         question, called, shown = (message["content"] for message in say["prompt"])
-        assert (look["prompt"], look["label"], shown) == (say["prompt"][:1], called, "<image>")
+        assert (look["prompt"], shown) == (say["prompt"][:1], "<image>")
+        assert look["label"] in (called, say["label"])
         left, top, *_ = json.loads(called.removeprefix(data.CALL).removesuffix(data.CALLED))
         row, column = ("top", "middle", "bottom")[top // 300], ("left", "centre", "right")[left // 300]
         assert question == f"<image>{data.ASK}{row} {column}?"
