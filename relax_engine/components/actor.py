@@ -381,7 +381,8 @@ class Actor(Role):
                 await self._engines_hold(version, report)
         metrics = report.metrics()
         if due and probe is not None and not trains_on_policy(self.config):
-            metrics[SYNC_GAP] = await self._probe(probe)
+            gap = await self._probe(probe)
+            metrics |= {} if gap is None else {SYNC_GAP: gap}
         return metrics
 
     async def _engines_hold(self, version: int, report: SyncReport) -> None:
@@ -409,8 +410,11 @@ class Actor(Role):
             logger.warning("nobody holds weights of version %d: %s", version, error)
             return SyncReport(version, quarantined={receiver.name: str(error) for receiver in receivers})
 
-    async def _probe(self, rows: ColumnBatch) -> float:
-        """Largest log-prob difference between engines and trainer on a few rows, under the new weights."""
+    async def _probe(self, rows: ColumnBatch) -> float | None:
+        """Largest log-prob difference between engines and trainer on a few rows, under the new weights.
+
+        None where no engine answered, which `use_fault_tolerance` allows.
+        """
         with self.phase("probe"):
             expected = await asyncio.to_thread(
                 self.group.forward_log_probs, rows, temperature=1.0, max_tokens=forward_budget(self.config)
@@ -425,7 +429,7 @@ class Actor(Role):
                 gaps.append(answer)
             elif not (self.tolerant and isinstance(answer, EngineCallError)):
                 raise answer
-        return max(gaps, default=0.0)
+        return max(gaps, default=None)
 
 
 async def _answer(response: Any) -> Any:

@@ -29,7 +29,8 @@ class RunResult:
         reward_curve: Mean raw reward of each step.
         losses: Loss of each step.
         staleness_histogram: Trained samples by lag in weight versions.
-        logprob_max_abs_diff: Largest engine-trainer log-prob difference under equal weights.
+        logprob_max_abs_diff: Largest engine-trainer log-prob difference under equal weights; None where none was
+            measured (no step, or no row without media in an asynchronous run).
         phase_seconds: Seconds of this call in which `role/phase` was under way, requests at the same time counted once;
             of a long run, over the last phases that a role remembers.
         wall_seconds: Duration of this call's training loop, without starting and ending the roles.
@@ -43,7 +44,7 @@ class RunResult:
     reward_curve: list[float]
     losses: list[float]
     staleness_histogram: dict[int, int]
-    logprob_max_abs_diff: float
+    logprob_max_abs_diff: float | None
     phase_seconds: dict[str, float] = field(default_factory=dict)
     wall_seconds: float = 0.0
 
@@ -74,7 +75,7 @@ def collect_result(
         reward_curve=[record["rollout/raw_reward"] for record in records if "rollout/raw_reward" in record],
         losses=[record["train/loss"] for record in records if "train/loss" in record],
         staleness_histogram=dict(sorted(staleness.items())),
-        logprob_max_abs_diff=max((record[name] for record in records for name in _GAPS if name in record), default=0.0),
+        logprob_max_abs_diff=max((record[gap] for record in records for gap in _GAPS if gap in record), default=None),
         phase_seconds=busy_seconds(phases),
         wall_seconds=round(wall_seconds, 3),
     )

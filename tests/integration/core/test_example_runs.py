@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from examples.recipes import run
-from examples.settings import MODES, names
+from examples.settings import MODES, names, recipe
 
 
 @pytest.mark.long
@@ -20,4 +20,7 @@ def test_the_reward_rises(name: str, mode: str, ray_cluster: None, tmp_path: Pat
     assert outcome["after"]["sampled"] > outcome["before"]["sampled"] + 0.1
     least = 0.03 if name == "genrm" else 0.1  # most of genrm's gain is behind it after ten steps
     assert sum(curve[-10:]) / 10 > sum(curve[:10]) / 10 + least
-    assert outcome["logprob_max_abs_diff"] < 1e-3
+    if mode == "async" and "multimodal_keys" in recipe(name).flags:
+        assert outcome["logprob_max_abs_diff"] is None  # the check after a weight update takes rows without media
+    else:
+        assert 0 < outcome["logprob_max_abs_diff"] < 1e-3

@@ -57,7 +57,7 @@ def test_the_timeline_is_in_the_order_of_time(run_dir: Path) -> None:
 def test_a_run_without_steps_has_an_empty_result(tmp_path: Path) -> None:
     result = collect_result(tmp_path, None, [], start_step=0, wall_seconds=0.0)
     assert (result.steps, result.new_steps, result.metrics, result.reward_curve) == (0, 0, {}, [])
-    assert result.logprob_max_abs_diff == 0.0
+    assert result.logprob_max_abs_diff is None
 
 
 def test_the_result_is_plain_json(run_dir: Path) -> None:
