@@ -56,7 +56,7 @@ def _row(random: np.random.Generator) -> dict[str, Any]:
     """One question of a kind that is drawn, its media, and the answer in its tags."""
     kind = (HEAR, SEE, BOTH)[random.integers(3)]
     colours = random.choice(list(COLOURS), {HEAR: 0, BOTH: 1, SEE: 2}[kind]).tolist()
-    tones = random.choice(list(TONES), {HEAR: random.integers(2, 4), BOTH: 2, SEE: 0}[kind]).tolist()
+    tones = random.choice(list(TONES), {HEAR: int(random.integers(2, 4)), BOTH: 2, SEE: 0}[kind]).tolist()
     marks = {HEAR: "<audio>", BOTH: "<image><audio>", SEE: "<video>"}[kind]
     return {
         "prompt": [{"role": "user", "content": f"{marks}{kind}"}],
