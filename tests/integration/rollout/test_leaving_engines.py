@@ -48,6 +48,7 @@ async def ended(request: ScaleOut | ScaleIn) -> str:
     return request.status
 
 
+@pytest.mark.long  # needs the cores to itself: an engine has to be told to leave before it is done
 @pytest.mark.parametrize("partial", [True, False])
 async def test_an_external_engine_comes_and_goes(engines: list[EngineProcess], tokenizer: Any, partial: bool) -> None:
     own, other = (engine.url for engine in engines)
