@@ -15,7 +15,8 @@ from relax_engine.core.train import train
 from relax_engine.observe.metrics import read_metrics
 from relax_engine.observe.service.book import MetricsBook
 
-STEPS = 40
+STEPS = 200
+"""So many that the service is back before they are done."""
 
 
 @pytest.mark.long
