@@ -374,8 +374,7 @@ class GroupFlow:
     async def cut_from(self, url: str) -> None:
         """An engine leaves: cut off what another one may continue."""
         if self.settings.partial:
-            with self.generator.interruption():
-                await self.generator.pool.abort(CUT, only=url)
+            await self.generator.cut_from(url)
 
     async def weights_arrived(self, version: int) -> None:
         """Engines hold weights of `version`."""

@@ -145,6 +145,12 @@ class Generator:
         if self.custom is not None:
             await self.custom.cut()
 
+    async def cut_from(self, url: str) -> None:
+        """Cut off at one engine what another may continue, and return when it has handed over what it had of it."""
+        with self.interruption():
+            await self.pool.abort(CUT, only=url)
+            await self.pool.answered(CUT, url)
+
     def _prefix(self, sample: Sample, kept: set[int]) -> str:
         return "eval" if self.evaluation else KEEP if sample.group_index in kept else CUT
 

@@ -300,6 +300,11 @@ class EnginePool:
             elif isinstance(answer, BaseException):
                 raise answer
 
+    async def answered(self, rid_prefix: str, url: str) -> None:
+        """Return when the engine has answered all requests whose id starts with `rid_prefix`; has no deadline."""
+        if url in self.engines:
+            await self.engines[url].client.answered(rid_prefix)
+
     async def release_memory(self) -> None:
         """Let every usable engine, all idle, give its memory back."""
         async with self._memory:

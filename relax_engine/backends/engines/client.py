@@ -62,6 +62,7 @@ class EngineClient:
         self.idle_s = idle_s
         self._session: aiohttp.ClientSession | None = None
         self._generating: Counter[str] = Counter()
+        self._answered = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         return self
@@ -183,6 +184,13 @@ class EngineClient:
             yield
         finally:
             self._generating -= Counter(rids)
+            self._answered.set()
+
+    async def answered(self, rid: str) -> None:
+        """Return when no request whose id starts with `rid` waits for its answer; the deadline is the caller's."""
+        while any(name.startswith(rid) for name in self._generating):
+            self._answered.clear()
+            await self._answered.wait()
 
     async def pause(self, mode: Literal["abort", "retract", "in_place"]) -> None:
         """Stop generating; what happens to requests in flight is the mode's."""

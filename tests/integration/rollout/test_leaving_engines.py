@@ -1,4 +1,4 @@
-"""An external engine joins and leaves while it generates: no response is lost, and each is what it would have been."""
+"""An external engine joins, and leaves with requests: no response is lost, and each is what it would have been."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from test_continued import SAMPLING, TIMEOUT_S, flat, make_groups
 
+from relax_engine.backends.engines.client import EngineClient
 from relax_engine.backends.engines.launch import EngineProcess
 from relax_engine.elastic.fence import WeightFence
 from relax_engine.elastic.fleet import EngineFleet
@@ -17,12 +18,11 @@ from relax_engine.elastic.requests import ScaleIn, ScaleOut
 from relax_engine.elastic.scaler import Scaler
 from relax_engine.elastic.settings import ElasticSettings
 from relax_engine.elastic.urls import check_engine_url
-from relax_engine.rollout.generate import CUT, Generator
+from relax_engine.rollout.generate import Generator
 from relax_engine.rollout.partial import is_finished
 from relax_engine.rollout.pool import EnginePool
 
 LONG = replace(SAMPLING, max_new_tokens=200)
-"""So long that an engine is still at it when it is told to leave."""
 
 
 class Elsewhere:
@@ -48,7 +48,6 @@ async def ended(request: ScaleOut | ScaleIn) -> str:
     return request.status
 
 
-@pytest.mark.long  # needs the cores to itself: an engine has to be told to leave before it is done
 @pytest.mark.parametrize("partial", [True, False])
 async def test_an_external_engine_comes_and_goes(engines: list[EngineProcess], tokenizer: Any, partial: bool) -> None:
     own, other = (engine.url for engine in engines)
@@ -58,8 +57,7 @@ async def test_an_external_engine_comes_and_goes(engines: list[EngineProcess], t
 
         async def cut(url: str) -> None:
             if partial:
-                with generator.interruption():
-                    await pool.abort(CUT, only=url)
+                await generator.cut_from(url)
 
         def allow(url: str) -> None:
             check_engine_url(url, ["127.0.0.0/8"])
@@ -73,12 +71,16 @@ async def test_an_external_engine_comes_and_goes(engines: list[EngineProcess], t
                 await asyncio.sleep(0.01)
         await pool.release([other])  # it was started with the same weights
         assert await ended(joining) == "ACTIVE"
-        tasks = [asyncio.create_task(generator.generate([group])) for group in pieces]
-        await asyncio.sleep(0.02)
-        assert pool.engines[other].outstanding == 6
-        leaving = await scaler.scale_in(None, [other], force=True)
-        assert await ended(leaving) == "COMPLETED"
-        await asyncio.gather(*tasks)
+        async with EngineClient(other, timeout_s=TIMEOUT_S) as leaver, asyncio.timeout(TIMEOUT_S):
+            await leaver.pause("in_place")  # however fast it is, and however late it hears, it is not done
+            tasks = [asyncio.create_task(generator.generate([group])) for group in pieces]
+            while (await leaver.loads())[0]["num_total_reqs"] < 6:
+                await asyncio.sleep(0.01)
+            assert pool.engines[other].outstanding == 6
+            leaving = await scaler.scale_in(None, [other], force=True)
+            assert await ended(leaving) == "COMPLETED"
+            await asyncio.gather(*tasks)
+            await leaver.resume()
         cut_off = [sample for sample in flat(pieces) if not is_finished(sample)]
         assert bool(cut_off) == partial
         await asyncio.gather(*(generator.generate([group]) for group in pieces))
